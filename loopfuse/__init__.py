@@ -1,0 +1,1 @@
+"""loopfuse: array programs, fused."""
