@@ -1,0 +1,307 @@
+"""Requirements, domains and checks at run time: whether they hold, and where they fail first.
+
+Every condition is run by the reference interpreter, so that none of its operations is written a second time here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loopfuse.backends import reference
+from loopfuse.diag import Collector, Diagnostic, UserError, error
+from loopfuse.dtypes import BOOL
+from loopfuse.frontend.lower import lower
+from loopfuse.frontend.typed import Check, Define, Fold, Input, TypedProgram
+from loopfuse.generate import NO_BOUNDS, Array, Bounds
+from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Kernel, Load, Op, Program, Ref, Require, Select, Size, Store
+from loopfuse.ops import OPS, to_number
+from loopfuse.rewrite import subexprs
+from loopfuse.sizes import ONE, ZERO, Poly
+
+COMPARISONS = {row.name: row.infix for row in OPS.values() if row.gives == "bool" and row.infix and row.arity == 2}
+TRUE = Const(1, BOOL)
+
+
+# -- requirements -----------------------------------------------------------------------------------------------------
+
+
+def check_requires(typed: TypedProgram, sizes: Mapping[str, int], params: Mapping[str, Array]) -> None:
+    """Raise `UserError` for the requirements that do not hold: LF0601 written ones, LF0602 implied ones."""
+    collector = Collector()
+    broken = [r for r, holds in zip(typed.requires, _evaluate(typed, sizes, params), strict=True) if not holds]
+    for require in sorted(broken, key=lambda r: r.implied):
+        collector.add(_broken(require, sizes, params))
+    collector.raise_errors()
+
+
+def _evaluate(typed: TypedProgram, sizes: Mapping[str, int], params: Mapping[str, Array]) -> list[bool]:
+    """Whether each requirement holds."""
+    if not typed.requires:
+        return []
+    outs = [Buffer(f"holds.{k}", BOOL, (), "out") for k in range(len(typed.requires))]
+    stores = tuple(Store(b.id, (), r.cond) for b, r in zip(outs, typed.requires, strict=True))
+    buffers = (*(b for b in typed.buffers if b.role == "param"), *outs)
+    program = Program("requirements", typed.sizes, (), buffers, (Kernel("k", stores),))
+    found = reference.run(program, dict(params), dict(sizes)).outputs
+    return [bool(found[b.id]) for b in outs]
+
+
+def _broken(require: Require, sizes: Mapping[str, int], params: Mapping[str, Array]) -> Diagnostic:
+    values = {**sizes, **{name: value.item() for name, value in params.items()}}
+    names = sorted(_names(require.cond) & values.keys())
+    shown = ", ".join(f"{n} = {values[n]}" for n in names)
+    with_values = f" ({shown})" if shown else ""
+    text = _text(require.cond) or (require.span.text if require.span else "")
+    if require.implied:
+        said = f"this needs {text or 'other sizes'}{with_values}"
+        notes = [require.message] if require.message and require.message != text else []
+        return error("LF0602", said, require.span, shown, notes=notes)
+    written = require.span.text if require.span else text
+    written = " ".join(written.removeprefix("require").split())
+    message = require.message or f"`{written}` does not hold"
+    return error("LF0601", f"requirement not met: {message}{with_values}", require.span, shown)
+
+
+def _names(cond: Expr) -> set[str]:
+    """The sizes and params in a condition."""
+    found: set[str] = set()
+    for expr in subexprs(cond):
+        if isinstance(expr, Affine):
+            found |= expr.poly.names
+        elif isinstance(expr, Load):
+            found.add(expr.buffer)
+    return found
+
+
+def _text(cond: Expr) -> str | None:
+    """A comparison of polynomials as the language writes it."""
+    if isinstance(cond, Op) and cond.op in COMPARISONS and len(cond.args) == 2:
+        left, right = cond.args
+        if isinstance(left, Affine) and isinstance(right, Affine):
+            return f"`{left.poly} {COMPARISONS[cond.op]} {right.poly}`"
+    return None
+
+
+def check_sizes(typed: TypedProgram, sizes: Mapping[str, int]) -> None:
+    """Raise LF0602 where a size breaks what its declaration promises (a least value, a multiple)."""
+    for size in typed.sizes:
+        value = sizes[size.id]
+        if size.least is not None and value < size.least:
+            raise UserError(error("LF0602", f"`{size.id}` must be at least {size.least}, and is {value}", size.span))
+        if value % size.multiple:
+            raise UserError(error("LF0602", f"`{size.id}` must be a multiple of {size.multiple}, and is {value}",
+                                  size.span))  # fmt: skip
+
+
+def choose_sizes(typed: TypedProgram, known: Mapping[str, int], missing: list[str], params: Mapping[str, Array],
+                 ) -> dict[str, int] | None:  # fmt: skip
+    """Small values for the `missing` sizes that meet every requirement, different ones where possible; or None."""
+    table = {s.id: s for s in typed.sizes}
+    for values in itertools.islice(_assignments([table[n] for n in missing]), 600):
+        sizes = {**known, **dict(zip(missing, values, strict=True))}
+        if all(_evaluate(typed, sizes, params)):
+            return sizes
+    return None
+
+
+def _assignments(sizes: list[Size]) -> Iterator[tuple[int, ...]]:
+    """Candidate values for each size, sums of ranks growing, so that all sizes move together."""
+    pools = [[max(0, s.least or 0) + (-max(0, s.least or 0)) % s.multiple + s.multiple * k
+              for k in _shifted((5, 4, 6, 3, 7, 8, 2, 1, 0, 12, 16, 32, 64, 128, 256), at)]
+             for at, s in enumerate(sizes)]  # fmt: skip
+    for total in range(len(pools) * len(pools[0]) if pools else 0):
+        yield from (
+            tuple(pool[k] for pool, k in zip(pools, ranks, strict=True))
+            for ranks in _ranks(total, len(pools), len(pools[0]))
+        )
+
+
+def _ranks(total: int, count: int, most: int) -> Iterator[tuple[int, ...]]:
+    """All tuples of `count` numbers below `most` with this sum."""
+    if count == 1:
+        if total < most:
+            yield (total,)
+        return
+    for first in range(min(total, most - 1), -1, -1):
+        for rest in _ranks(total - first, count - 1, most):
+            yield (first, *rest)
+
+
+def _shifted(steps: tuple[int, ...], at: int) -> tuple[int, ...]:
+    cut = at % 5
+    return steps[cut:] + steps[:cut]
+
+
+# -- domains and checks -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Where a condition fails first: the index (empty for a scalar) and the values of what it compares."""
+
+    index: tuple[int, ...]
+    values: tuple[tuple[str, object], ...] = ()
+
+
+def check_domains(typed: TypedProgram, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> None:
+    """Raise LF0603 for each input or param outside its domain, with the first offending element."""
+    domains = [c for c in typed.checks if c.domain_of]
+    collector = Collector()
+    for check in failing(typed, domains, sizes, inputs):
+        collector.add(_outside(typed, check, sizes, inputs))
+    collector.raise_errors()
+
+
+def failing(typed: TypedProgram, checks: Iterable[Check], sizes: Mapping[str, int], inputs: Mapping[str, Array],
+            ) -> list[Check]:  # fmt: skip
+    """Those of the checks whose condition is false."""
+    wanted = list(checks)
+    if not wanted:
+        return []
+    program = lower(typed, roots=[c.buffer for c in wanted])
+    found = reference.run(program, _needed(program, inputs), dict(sizes)).outputs
+    return [c for c in wanted if not bool(found[c.buffer])]
+
+
+def _needed(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {b.id: inputs[b.id] for b in program.buffers if b.role in ("in", "param")}
+
+
+def _outside(typed: TypedProgram, check: Check, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> Diagnostic:
+    name = str(check.domain_of)
+    buffer = next((i.buffer for i in typed.inputs if i.name == name), name)
+    if buffer not in inputs:
+        return error("LF0603", f"`{name}` = {sizes.get(name)} is outside its domain `{check.text}`", check.span)
+    array = inputs[buffer]
+    found = witness(typed, check, sizes, inputs)
+    if found is None or len(found.index) != array.ndim:
+        return error("LF0603", f"`{name}` is outside its domain `{check.text}`", check.span)
+    place = f"{name}[{', '.join(map(str, found.index))}]" if found.index else name
+    value = array[found.index]
+    return error("LF0603", f"`{place}` = {value} is outside its domain `{check.text}`", check.span, "first of these")
+
+
+def witness(typed: TypedProgram, check: Check, sizes: Mapping[str, int], inputs: Mapping[str, Array],
+            ) -> Witness | None:  # fmt: skip
+    """The first element, in row order, at which a check fails; None where its form does not tell."""
+    define = next((s for s in typed.body if isinstance(s, Define) and s.buffer == check.buffer), None)
+    if define is None:
+        return None
+    fold = _conjunction(define)
+    if fold is None:
+        return _sides(typed, define, (), define.folds, define.value, (), sizes, inputs)
+    if any(d.lo != (ZERO,) or d.step != ONE or len(d.hi) != 1 or not d.hi[0].names <= sizes.keys() for d in fold.dims):
+        return None
+    value = Select(fold.where, fold.value, TRUE) if fold.where is not None else fold.value
+    folds = tuple(f for f in define.folds if f.id != fold.id)
+    holds = _compute(typed, [value], fold.dims, folds, sizes, inputs)[0]
+    if holds.all():
+        return None
+    index = tuple(int(k) for k in np.unravel_index(int(np.argmin(holds)), holds.shape))
+    return _sides(typed, define, fold.dims, folds, fold.value, index, sizes, inputs)
+
+
+def _conjunction(define: Define) -> Fold | None:
+    """The `all` that a condition consists of."""
+    value = define.value
+    for fold in define.folds:
+        if isinstance(value, Ref) and value.id == fold.id and fold.monoid == "all":
+            return fold
+    return None
+
+
+def _sides(typed: TypedProgram, define: Define, dims: tuple[Dim, ...], folds: tuple[Fold, ...], value: Expr,
+           index: tuple[int, ...], sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> Witness:  # fmt: skip
+    """The witness at `index`, with the values of both sides where the condition is one comparison."""
+    if not (isinstance(value, Op) and value.op in COMPARISONS):
+        return Witness(index)
+    computed = _compute(typed, list(value.args), dims, folds, sizes, inputs)
+    texts = [arg.span.text if arg.span else side for arg, side in zip(value.args, ("left", "right"), strict=True)]
+    return Witness(index, tuple((t, c[index].item()) for t, c in zip(texts, computed, strict=True)))
+
+
+def _compute(typed: TypedProgram, values: list[Expr], dims: tuple[Dim, ...], folds: tuple[Fold, ...],
+             sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> list[Array]:  # fmt: skip
+    """Expressions in the place of a check, computed for every element of its dims."""
+    shape = tuple(d.hi[0] for d in dims)
+    subs = tuple(Affine(Poly.of(d.id)) for d in dims)
+    buffers = tuple(Buffer(f"witness.{k}", v.dtype, shape) for k, v in enumerate(values))
+    defines = tuple(Define(b.id, dims, subs, v, folds) for b, v in zip(buffers, values, strict=True))
+    extended = replace(typed, buffers=(*typed.buffers, *buffers), body=(*typed.body, *defines))
+    program = lower(extended, roots=[b.id for b in buffers])
+    found = reference.run(program, _needed(program, inputs), dict(sizes)).outputs
+    return [np.asarray(found[b.id]) for b in buffers]
+
+
+# -- what a domain says of each element -------------------------------------------------------------------------------
+
+
+def bounds_of(typed: TypedProgram, entry: Input, sizes: Mapping[str, int]) -> Bounds:
+    """Bounds for generated data: from the range of an integer buffer, or from comparisons with constants."""
+    buffer = next(b for b in typed.buffers if b.id == entry.buffer)
+    found = NO_BOUNDS
+    if buffer.range is not None:
+        lows = [int(p.value(sizes)) for p in buffer.range[0] if p.names <= sizes.keys()]
+        highs = [int(p.value(sizes)) for p in buffer.range[1] if p.names <= sizes.keys()]
+        found = Bounds(max(lows, default=None), min(highs, default=None))
+    for check in typed.checks:
+        if check.domain_of != entry.name:
+            continue
+        define = next((s for s in typed.body if isinstance(s, Define) and s.buffer == check.buffer), None)
+        if define is not None:
+            fold = _conjunction(define)
+            for part in _parts(fold.value if fold else define.value):
+                found = _narrow(found, part, entry.buffer, sizes)
+    return found
+
+
+def _parts(cond: Expr) -> Iterator[Expr]:
+    """The terms of a conjunction, also where it was made lazy."""
+    if isinstance(cond, Op) and cond.op == "and":
+        for arg in cond.args:
+            yield from _parts(arg)
+    elif isinstance(cond, Select) and isinstance(cond.other, Const) and not cond.other.bits:
+        yield from _parts(cond.cond)
+        yield from _parts(cond.then)
+    else:
+        yield cond
+
+
+def _narrow(bounds: Bounds, part: Expr, buffer: str, sizes: Mapping[str, int]) -> Bounds:
+    """The bounds with one comparison of an element against a number taken in."""
+    if not (isinstance(part, Op) and part.op in COMPARISONS):
+        return bounds
+    left, right = part.args
+    symbol = COMPARISONS[part.op]
+    if not _is_element(left, buffer):
+        left, right, symbol = right, left, COMPARISONS[str(OPS[part.op].swapped)]
+    value = _number(right, sizes)
+    if not _is_element(left, buffer) or value is None:
+        return bounds
+    if symbol in (">", ">=") and (bounds.lo is None or value >= bounds.lo):
+        return replace(bounds, lo=value, open_lo=symbol == ">")
+    if symbol in ("<", "<=") and (bounds.hi is None or value <= bounds.hi):
+        return replace(bounds, hi=value, open_hi=symbol == "<")
+    return bounds
+
+
+def _is_element(expr: Expr, buffer: str) -> bool:
+    while isinstance(expr, Op) and expr.op == "cast":
+        expr = expr.args[0]
+    return isinstance(expr, Load) and expr.buffer == buffer
+
+
+def _number(expr: Expr, sizes: Mapping[str, int]) -> float | int | None:
+    while isinstance(expr, Op) and expr.op == "cast":
+        expr = expr.args[0]
+    if isinstance(expr, Affine) and expr.poly.names <= sizes.keys():
+        return int(expr.poly.value(sizes))
+    if isinstance(expr, Const):
+        value = to_number(expr.bits, expr.dtype)
+        return value if math.isfinite(value) else None
+    return None

@@ -1,0 +1,271 @@
+"""From source text to results: the stages in order, timed and guarded. Every face (command line, API) calls these.
+
+A mistake of the user's leaves here as `UserError`. Anything else that goes wrong in a stage leaves as `CompilerError`
+that names the stage and carries the intermediate form it failed on.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
+
+from loopfuse import contracts
+from loopfuse.backends import reference
+from loopfuse.bind import Bound, Given, bind, buffer_bytes, check_memory
+from loopfuse.diag import (
+    Collector,
+    CompilerError,
+    Diagnostic,
+    LoopfuseError,
+    MachineError,
+    Source,
+    Span,
+    UserError,
+    error,
+)
+from loopfuse.frontend.check import check_source
+from loopfuse.frontend.lower import lower
+from loopfuse.frontend.typed import Check, TypedProgram
+from loopfuse.generate import Array
+from loopfuse.ir import Program
+from loopfuse.memory import default_limit, show_bytes
+from loopfuse.printer import print_program
+from loopfuse.verify import verify
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Clock:
+    """Seconds spent in each stage, in the order in which they first ran."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stages[stage] = self.stages.get(stage, 0.0) + time.perf_counter() - start
+
+
+@contextmanager
+def guard(stage: str, artifact: Callable[[], str] | None = None) -> Iterator[None]:
+    """Turn every unforeseen exception of the block into a `CompilerError` of this stage.
+
+    `MemoryError` is the machine's limit and becomes LF0509; running out of stack is our bug like any other.
+    """
+    try:
+        yield
+    except LoopfuseError:
+        raise
+    except MemoryError as why:
+        raise UserError(error("LF0509", "there is not enough memory", fix="smaller sizes")) from why
+    except Exception as why:
+        raise CompilerError(stage, f"{type(why).__name__}: {why}", _attempt(artifact)) from why
+
+
+def _attempt(artifact: Callable[[], str] | None) -> str:
+    """The artifact's text; a failure to print must not hide the failure that is being told."""
+    try:
+        return artifact() if artifact else ""
+    except Exception as why:
+        return f"# could not be printed: {type(why).__name__}: {why}\n"
+
+
+# -- compiling --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A script that the checker accepted, with the warnings and remarks it made."""
+
+    source: Source
+    typed: TypedProgram
+    remarks: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A checked script and its loop IR. `roots` are the buffers it computes: the outputs, and what else was asked."""
+
+    typed: TypedProgram
+    program: Program
+    roots: tuple[str, ...]
+
+
+def read_source(path: Path) -> Source:
+    """The text of a script file. Raises `UserError` LF0510 where it cannot be read."""
+    try:
+        return Source(str(path), path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError as why:
+        raise UserError(error("LF0511", f"`{path}` is not a text in UTF-8 (byte {why.start})")) from why
+    except (OSError, ValueError) as why:
+        reason = getattr(why, "strerror", None) or str(why)
+        raise UserError(error("LF0510", f"cannot read the script `{path}`: {reason}")) from why
+
+
+def compile_source(source: Source, *, sizes: Mapping[str, int] | None = None, search: Path | None = None,
+                   clock: Clock | None = None) -> Checked:  # fmt: skip
+    """Parse and check a script. `sizes` replaces values of `size` statements; `search` is the folder of its imports.
+
+    Raises `UserError` with every error found.
+    """
+    collector = Collector()
+    with (clock or Clock()).time("check"), guard("check"):
+        typed = check_source(source, sizes=sizes, search=search, collector=collector)
+    collector.raise_errors()
+    if typed is None:
+        raise CompilerError("check", "no program and no error")
+    remarks = {id(d): d for d in (*collector.found, *typed.remarks)}
+    return Checked(source, typed, tuple(remarks.values()))
+
+
+def lower_program(typed: TypedProgram, *, roots: Iterable[str] | None = None, clock: Clock | None = None) -> Lowered:
+    """Lower to the loop IR and verify it. `roots` are buffers to compute beside (None: only) the outputs."""
+    clock = clock or Clock()
+    wanted = tuple(dict.fromkeys((*(o.buffer for o in typed.outputs), *(roots or ()))))
+    with clock.time("lower"), guard("lower"):
+        program = lower(typed, roots=wanted)
+    verify_program(program, "lower", clock)
+    return Lowered(typed, program, wanted)
+
+
+def verify_program(program: Program, stage: str, clock: Clock | None = None) -> None:
+    """Raise `CompilerError`, blaming `stage`, unless the program keeps every invariant of the IR."""
+    with (clock or Clock()).time("verify"), guard("verify", lambda: print_program(program)):
+        problems = verify(program)
+    if problems:
+        raise CompilerError(stage, "; ".join(str(p) for p in problems[:5]), _attempt(lambda: print_program(program)))
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The results of a run: outputs by name in order, and every computed buffer by id."""
+
+    outputs: dict[str, Array]
+    buffers: dict[str, Array]
+
+
+def execute(lowered: Lowered, bound: Bound, *, backend: str = "auto", limit: int | None = None,
+            progress: Progress | None = None, clock: Clock | None = None) -> Outcome:  # fmt: skip
+    """Run a lowered program on bound inputs.
+
+    `backend`: `reference`, or `auto`, the best there is. `limit`: bytes that may be allocated. Raises `UserError`
+    LF0509 for memory and LF0704 for reads and writes outside an array; `MachineError` for a back end that is absent.
+    """
+    if backend not in ("auto", "reference"):
+        raise MachineError(f"there is no back end `{backend}` on this machine")
+    allowed = default_limit() if limit is None else limit
+    _check_memory(lowered.program, bound, allowed)
+    inputs = {b.id: bound.inputs[b.id] for b in lowered.program.buffers if b.role in ("in", "param")}
+    with (clock or Clock()).time("run"), guard("reference", lambda: print_program(lowered.program)):
+        result = reference.run(lowered.program, inputs, bound.sizes, limit=allowed, progress=progress)
+    if result.faults:
+        raise UserError([_fault(span) for span in result.faults])
+    outputs = {o.name: result.outputs[o.buffer] for o in lowered.typed.outputs}
+    return Outcome(outputs, dict(result.outputs))
+
+
+def _check_memory(program: Program, bound: Bound, allowed: int) -> None:
+    bytes_of = {b.id: buffer_bytes(b, bound.sizes) for b in program.buffers}
+    note = ""
+    if program.buffers:
+        largest = max(program.buffers, key=lambda b: bytes_of[b.id])
+        extents = ", ".join(str(p.value(bound.sizes)) for p in largest.shape)
+        note = f"the largest is `{largest.id}`, {largest.dtype}[{extents}], {show_bytes(bytes_of[largest.id])}"
+    check_memory(sum(bytes_of.values()), allowed, "the arrays of the program", note)
+
+
+def _fault(span: Span | None) -> Diagnostic:
+    text = f"`{span.text}`" if span else "a subscript"
+    return error("LF0704", f"{text} went outside its array", span, "outside for some element",
+                 notes=["the access was not performed, and the results were dropped"])  # fmt: skip
+
+
+def run_program(typed: TypedProgram, given: Given, *, roots: Iterable[str] | None = None, backend: str = "auto",
+                progress: Progress | None = None, clock: Clock | None = None) -> Outcome:  # fmt: skip
+    """Bind, lower and execute: the whole way from data to results."""
+    clock = clock or Clock()
+    bound = bind_program(typed, given, clock)
+    lowered = lower_program(typed, roots=roots, clock=clock)
+    return execute(lowered, bound, backend=backend, limit=given.limit, progress=progress, clock=clock)
+
+
+def bind_program(typed: TypedProgram, given: Given, clock: Clock | None = None) -> Bound:
+    """`bind`, timed and guarded."""
+    with (clock or Clock()).time("bind"), guard("bind"):
+        return bind(typed, given)
+
+
+def failed_checks(typed: TypedProgram, bound: Bound, outcome: Outcome) -> list[Diagnostic]:
+    """LF0604 for each `check` that came out false in a run whose roots held its buffer, with the first failure."""
+    found: list[Diagnostic] = []
+    for check in typed.checks:
+        if check.domain_of is None and not bool(outcome.buffers[check.buffer]):
+            with guard("check"):
+                found.append(_failed(typed, check, bound))
+    return found
+
+
+def check_buffers(typed: TypedProgram) -> list[str]:
+    """The buffers of the `check` statements, to be asked for as roots."""
+    return [c.buffer for c in typed.checks if c.domain_of is None]
+
+
+def _failed(typed: TypedProgram, check: Check, bound: Bound) -> Diagnostic:
+    found = contracts.witness(typed, check, bound.sizes, bound.inputs)
+    notes = [check.message] if check.message else []
+    label = ""
+    if found is not None:
+        place = f"first at [{', '.join(map(str, found.index))}]" if found.index else ""
+        values = ", ".join(f"`{text}` is {value}" for text, value in found.values)
+        label = ": ".join(part for part in (place, values) if part)
+    message = f"check failed: `{check.text}`" + (f" ({label})" if label else "")
+    return error("LF0604", message, check.span, label, notes=notes)
+
+
+# -- our own bugs -----------------------------------------------------------------------------------------------------
+
+
+def dump(bug: BaseException, source: Source | None = None, command: Iterable[str] = ()) -> Path:
+    """Write what is needed to reproduce a bug into a new folder; returns it.
+
+    Beside the trace: the script, the intermediate form, the versions and the command line. No data is written.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="loopfuse-bug-"))
+    stage = bug.stage if isinstance(bug, CompilerError) else "unknown"
+    lines = [f"stage: {stage}", f"error: {bug}", f"command: {' '.join(command)}", *versions(), "",
+             "".join(traceback.format_exception(bug))]  # fmt: skip
+    (folder / "report.txt").write_text("\n".join(lines), encoding="utf-8")
+    if source is not None:
+        (folder / "script.lf").write_text(source.text, encoding="utf-8", errors="replace")
+    if isinstance(bug, CompilerError) and bug.artifact:
+        (folder / "program.lfir").write_text(bug.artifact, encoding="utf-8", errors="replace")
+    return folder
+
+
+def versions() -> list[str]:
+    """The versions that matter, a line each."""
+    lines = [f"python: {sys.version.split()[0]} on {platform.platform()}"]
+    for name in ("loopfuse", "numpy", "ml_dtypes", "lark"):
+        try:
+            lines.append(f"{name}: {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            lines.append(f"{name}: not installed as a package")
+    return lines

@@ -1,0 +1,102 @@
+"""NumPy's .npy and .npz."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import IO, Any
+
+import numpy as np
+
+from loopfuse.dtypes import BF16, DType
+from loopfuse.formats.common import Array, BadFile, check_size, choose_key
+
+MOST_HEADER = 64 << 10
+
+
+def read_npy(file: IO[bytes], size: int, declared: DType) -> Array:
+    """The array in a .npy stream of `size` bytes: in native byte order, never unpickled.
+
+    NumPy writes bf16 as two anonymous bytes; where bf16 is declared these are read as such.
+    """
+    shape, fortran, dtype, start = _header(file)
+    count = math.prod(shape)
+    check_size(count * dtype.itemsize)
+    if count * dtype.itemsize > size - start:
+        raise BadFile("LF0511", f"is truncated: its header promises {count * dtype.itemsize} bytes of data, "
+                                f"and {max(size - start, 0)} follow")  # fmt: skip
+    data = file.read(count * dtype.itemsize)
+    if len(data) < count * dtype.itemsize:
+        raise BadFile("LF0511", "is truncated")
+    flat: Array = np.frombuffer(data, dtype)
+    array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    if array.dtype.kind == "V" and array.dtype.itemsize == 2 and declared == BF16:
+        return array.view(BF16.numpy)
+    if not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether in Fortran order, element type, and where the data starts."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read is None:
+            raise BadFile("LF0511", f"has version {version[0]}.{version[1]} of the .npy format, which is not supported")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            shape, fortran, dtype = read(file, max_header_size=MOST_HEADER)
+    except (ValueError, TypeError, KeyError, SyntaxError, EOFError, RecursionError, MemoryError, OverflowError) as why:
+        if "max_header_size" in str(why):
+            raise BadFile("LF0511", "has a header of absurd length") from why
+        raise BadFile("LF0511", "is not a .npy file: its header cannot be read") from why
+    if dtype.hasobject:
+        raise BadFile("LF0512", "holds pickled Python objects, which are never loaded: they can run any code",
+                      fix="save plain numbers: np.save(path, array.astype(np.float32))")  # fmt: skip
+    if dtype.itemsize == 0 or dtype.names is not None or dtype.subdtype is not None:
+        raise BadFile("LF0503", f"holds records of type {dtype}, not numbers")
+    if any(isinstance(n, bool) or n < 0 for n in shape):
+        raise BadFile("LF0511", "has a negative extent in its header")
+    return tuple(int(n) for n in shape), bool(fortran), dtype, file.tell()
+
+
+def read_npz(path: str, key: str | None, name: str, declared: DType) -> Array:
+    """The array `key` of a .npz archive; without a key the only one, or the one called `name`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
+            member = members[choose_key(members, key, name, "arrays")]
+            check_size(member.file_size)
+            with archive.open(member) as file:
+                return read_npy(file, member.file_size, declared)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as why:
+        raise BadFile("LF0511", f"is not a sound .npz archive: {why}") from why
+    except (NotImplementedError, RuntimeError) as why:
+        raise BadFile("LF0513", f"is packed in a way that is not supported: {why}") from why
+
+
+def write_npy(file: IO[bytes], array: Array) -> None:
+    """Write one array, C-ordered."""
+    np.lib.format.write_array(file, _plain(array), allow_pickle=False)
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Write an uncompressed archive."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for key, array in arrays.items():
+            buffer = io.BytesIO()
+            write_npy(buffer, array)
+            archive.writestr(f"{key}.npy", buffer.getvalue())
+
+
+def _plain(array: Array) -> Array:
+    array = np.asarray(array, order="C")
+    return array.view("V2") if array.dtype == BF16.numpy else array
