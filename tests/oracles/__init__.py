@@ -1,0 +1,1 @@
+"""Independent answers, from the mathematics, for every script of the tests and of the examples."""
