@@ -91,7 +91,8 @@ def pca(v: Values) -> dict[str, Any]:
 CASES += cases(
     "tasks/pca_power.lf",
     lambda r, v: {"x": np.asarray(r.standard_normal((v.N, v.D)) * (4.0 ** -np.arange(v.D)) * 5), "v0": np.ones(v.D)},
-    pca, {"v": "f64", "lam": "f64"}, [Draw({"N": 40, "D": 4}), Draw({"N": 7, "D": 2}), Draw({"N": 50, "D": 5}, {"ITERS": 80})],
+    pca, {"v": "f64", "lam": "f64"},
+    [Draw({"N": 40, "D": 4}), Draw({"N": 7, "D": 2}), Draw({"N": 50, "D": 5}, {"ITERS": 80})],
     defaults={"ITERS": 50}, tol=Tol(1e-8, 1e-8),
 )  # fmt: skip
 

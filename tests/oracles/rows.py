@@ -137,9 +137,9 @@ CASES += cases(
     lambda r, v: {"x": normal(r, v.N, v.C) + np.float32(2)},
     moments,
     {"mu": "f32", "var": "f32", "z": "f32"},
-    [Draw({"N": 100, "C": 3}), Draw({"N": 1, "C": 5}), Draw({"N": 257, "C": 1}), Draw({"N": 0, "C": 2}, note="nothing")],
+    [Draw({"N": 100, "C": 3}), Draw({"N": 1, "C": 5}), Draw({"N": 257, "C": 1}),
+     Draw({"N": 0, "C": 2}, note="nothing")],
     tol=Tol(1e-4, 1e-4),
-    # One row: the deviation is exactly zero only if the mean is that row, which it is.
 )  # fmt: skip
 
 
@@ -226,7 +226,8 @@ def _groupnorm_min(r: Rng, v: Values) -> dict[str, Array]:
 
 CASES += cases(
     "tasks/gemm_groupnorm_min_bias.lf", _groupnorm_min, groupnorm_min, {"y": "f32"},
-    [Draw({"B": 3, "I": 5, "K": 4}, {"G": 6}), Draw({"B": 1, "I": 1, "K": 2}, {"G": 1}), Draw({"B": 2, "I": 3, "K": 2})],
+    [Draw({"B": 3, "I": 5, "K": 4}, {"G": 6}), Draw({"B": 1, "I": 1, "K": 2}, {"G": 1}),
+     Draw({"B": 2, "I": 3, "K": 2})],
     defaults={"G": 512, "eps": 1e-5}, tol=Tol(1e-3, 1e-3),
 )  # fmt: skip
 
@@ -258,6 +259,7 @@ CASES += cases(
                   "scale": uniform(r, v.N, v.K // v.GS, lo=0.005, hi=0.02, dtype="f16"),
                   "zero": integers(r, -8, 8, v.N, v.K // v.GS, dtype="i8")},
     int8_gemm, {"y": "f16"},
-    [Draw({"M": 3, "K": 12, "N": 5}, {"GS": 4}), Draw({"M": 1, "K": 256, "N": 2}), Draw({"M": 7, "K": 3, "N": 1}, {"GS": 1})],
+    [Draw({"M": 3, "K": 12, "N": 5}, {"GS": 4}), Draw({"M": 1, "K": 256, "N": 2}),
+     Draw({"M": 7, "K": 3, "N": 1}, {"GS": 1})],
     defaults={"GS": 128}, tol=F16,
 )  # fmt: skip

@@ -259,8 +259,10 @@ def resnet_block(v: Values) -> dict[str, Any]:
 
 CASES += cases(
     "tasks/resnet_block.lf",
-    lambda r, v: {"x": normal(r, v.N, 64, v.H, v.W, dtype="f16"), "w1": normal(r, 128, 64, 3, 3, dtype="f16", scale=0.04),
-                  "w2": normal(r, 128, 4, 3, 3, dtype="f16", scale=0.1), "ws": normal(r, 128, 64, 1, 1, dtype="f16", scale=0.1),
+    lambda r, v: {"x": normal(r, v.N, 64, v.H, v.W, dtype="f16"),
+                  "w1": normal(r, 128, 64, 3, 3, dtype="f16", scale=0.04),
+                  "w2": normal(r, 128, 4, 3, 3, dtype="f16", scale=0.1),
+                  "ws": normal(r, 128, 64, 1, 1, dtype="f16", scale=0.1),
                   "wc": normal(r, 128, v.K, dtype="f16", scale=0.1), "label": integers(r, 0, v.K, v.N, dtype="i64")},
     resnet_block, {"z": "f16", "loss": "f32"},
     [Draw({"N": 2, "H": 5, "W": 4, "K": 3}), Draw({"N": 1, "H": 2, "W": 2, "K": 1})],

@@ -1,0 +1,13 @@
+"""All cases in one list."""
+
+from __future__ import annotations
+
+from tests.oracles import images, library, matrices, rows, sequences, shown, tables
+from tests.oracles.core import Case
+
+SCRIPTS: list[Case] = [
+    *rows.CASES, *images.CASES, *matrices.CASES, *sequences.CASES, *tables.CASES
+]  # fmt: skip
+LIBRARY: list[Case] = library.CASES
+EXAMPLES: list[Case] = shown.CASES
+CASES: list[Case] = [*SCRIPTS, *LIBRARY, *EXAMPLES]

@@ -1,0 +1,59 @@
+"""Every script, library function and example, compiled and run by the reference, against its independent oracle."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from loopfuse.bind import Given
+from loopfuse.diag import Source
+from loopfuse.driver import Checked, Lowered, bind_program, compile_source, execute, lower_program
+from tests.oracles.core import DTYPES, ROOT, Case, agrees
+from tests.oracles.table import EXAMPLES, LIBRARY, SCRIPTS
+
+
+@cache
+def _compiled(script: str, text: str, sizes: tuple[tuple[str, int], ...]) -> tuple[Checked, Lowered]:
+    folder = (ROOT / script).parent if (ROOT / script).exists() else None
+    checked = compile_source(Source(script, text), sizes=dict(sizes), search=folder)
+    return checked, lower_program(checked.typed)
+
+
+def _check(case: Case) -> None:
+    checked, lowered = _compiled(case.script, case.text, tuple(case.draw.sizes.items()))
+    inputs = case.inputs()
+    bound = bind_program(checked.typed, Given(inputs, params=case.draw.params))
+    got = execute(lowered, bound, backend="reference").outputs
+    want = case.answer(inputs)
+    assert list(got) == list(case.outputs)
+    wrong = []
+    for name, array in got.items():
+        if array.dtype != DTYPES[case.outputs[name]]:
+            wrong.append(f"{name}: {array.dtype}, expected {case.outputs[name]}")
+        elif problem := agrees(array, want[name], case.tolerance(name)):
+            wrong.append(f"{name}: {problem}")
+    assert not wrong, "; ".join(wrong)
+
+
+@pytest.mark.parametrize("case", SCRIPTS, ids=lambda c: c.id)
+def test_script(case: Case) -> None:
+    _check(case)
+
+
+@pytest.mark.parametrize("case", LIBRARY, ids=lambda c: c.id)
+def test_library(case: Case) -> None:
+    _check(case)
+
+
+@pytest.mark.parametrize("case", EXAMPLES, ids=lambda c: c.id)
+def test_example(case: Case) -> None:
+    _check(case)
+
+
+def test_a_wrong_answer_is_found() -> None:
+    (case,) = (c for c in SCRIPTS if c.id == "01_chain-N1000")
+    inputs = case.inputs()
+    want = case.answer(inputs)["y"]
+    assert agrees((want * 1.001).astype(np.float32), want, case.tol) is not None
