@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -32,10 +32,11 @@ from loopfuse.diag import (
     UserError,
     error,
 )
+from loopfuse.files import Place, load
 from loopfuse.frontend.check import check_source
 from loopfuse.frontend.lower import lower
-from loopfuse.frontend.typed import Check, TypedProgram
-from loopfuse.generate import Array
+from loopfuse.frontend.typed import Check, Output, TypedProgram
+from loopfuse.generate import Array, parse_spec
 from loopfuse.ir import Program
 from loopfuse.memory import default_limit, show_bytes
 from loopfuse.printer import print_program
@@ -149,6 +150,53 @@ def verify_program(program: Program, stage: str, clock: Clock | None = None) -> 
         problems = verify(program)
     if problems:
         raise CompilerError(stage, "; ".join(str(p) for p in problems[:5]), _attempt(lambda: print_program(program)))
+
+
+def verify_text(program: Program, source: Source) -> None:
+    """Raise `UserError` where IR text that a user wrote breaks an invariant."""
+    with guard("verify"):
+        problems = verify(program)
+    if problems:
+        start = Span(source, 0, 0)
+        raise UserError([error("LF0801", str(p), start) for p in problems[:10]])
+
+
+# -- data -------------------------------------------------------------------------------------------------------------
+
+
+def read_inputs(typed: TypedProgram, written: Mapping[str, str], base: Path, skip: Container[str] = (),
+                ) -> dict[str, object]:  # fmt: skip
+    """The data of each input: a generator or a file that the caller names, or the file named by `from`.
+
+    Names in `written` are relative to the working folder, those in the script to `base`, the folder of the script. An
+    input without either, and those to `skip`, are absent; names that are no inputs are kept, for `bind` to refuse.
+    """
+    found: dict[str, object] = dict.fromkeys(written)
+    buffers = {b.id: b for b in typed.buffers}
+    for entry in typed.inputs:
+        buffer = buffers[entry.buffer]
+        if entry.name in written:
+            text = written[entry.name]
+            spec = parse_spec(text)
+            place = Place(text, Path())
+        elif entry.default is not None and entry.name not in skip:
+            spec, place = None, Place(entry.default, base, _quoted(entry.span, entry.default))
+        else:
+            continue
+        with guard("files"):
+            found[entry.name] = spec or load(place, buffer.dtype, len(buffer.shape), entry.name)
+    return found
+
+
+def _quoted(span: Span | None, text: str) -> Span | None:
+    """The string in a declaration, or the declaration where it is not found as written."""
+    at = span.text.find(f'"{text}"') if span else -1
+    return Span(span.source, span.start + at, span.start + at + len(text) + 2) if span and at >= 0 else span
+
+
+def output_place(output: Output) -> Place | None:
+    """The file named by `to`, relative to the working folder: a script may lie where nobody may write."""
+    return Place(output.to, Path(), _quoted(output.span, output.to)) if output.to is not None else None
 
 
 # -- running ----------------------------------------------------------------------------------------------------------

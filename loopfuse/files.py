@@ -1,7 +1,8 @@
 """Arrays from files and to files, by the extension of the name; a key behind a colon names one array of several.
 
 Every failure is a `UserError` that names the file and, where the name stands in a script, the place. Nothing is
-converted in silence except byte order and palettes. Writing never leaves part of a file.
+converted in silence except byte order and palettes. Writing never leaves part of a file, and makes the
+folders that are missing.
 """
 
 from __future__ import annotations
@@ -174,6 +175,7 @@ def _stage(target: str, place: Place, members: Mapping[str, Array]) -> str:
         raise place.fail(BadFile("LF0515", "cannot be written: it is read-only"))
     temporary = ""
     try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".loopfuse-", dir=os.path.dirname(target))
         with os.fdopen(handle, "w+b") as file:
             _write(file, place.extension, members)

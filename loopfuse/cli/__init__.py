@@ -1,0 +1,57 @@
+"""The command line. This module only chooses a command: it imports nothing that takes time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from loopfuse import __version__
+
+# The commands in the order in which help lists them: the module that holds each, and a line of help.
+COMMANDS = {
+    "run": ("run", "run a script on files or generated arrays"),
+    "check": ("check", "report every error; run the script's `check` statements"),
+    "ir": ("ir", "show what a script becomes: syntax tree, types, ranges, loops"),
+    "fmt": ("fmt", "lay scripts out in the canonical way"),
+    "explain": ("explain", "what an error code means, and the way out"),
+    "new": ("new", "write a commented script to start from"),
+    "doctor": ("doctor", "what this installation has and lacks"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: 0 ok, 1 script or data, 2 usage, 3 check, 4 machine, 70 bug."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    first = arguments[0] if arguments else ""
+    if first in ("--version", "-V"):
+        print(f"loopfuse {__version__}")
+        return 0
+    if first in ("--help", "-h", "help") and len(arguments) == 1:
+        print(overview())
+        return 0
+    if first == "help":
+        arguments = [arguments[1], "--help"]
+    if not arguments or arguments[0] not in COMMANDS:
+        print(_unknown(arguments), file=sys.stderr)
+        return 2
+    frame = import_module("loopfuse.cli.frame")
+    code: int = frame.run_command(COMMANDS[arguments[0]][0], arguments)
+    return code
+
+
+def overview() -> str:
+    """The help text that lists the commands."""
+    lines = ["usage: loopfuse COMMAND ...", "", "Array programs, fused.", ""]
+    lines += [f"  {name:<9}{line}" for name, (_, line) in COMMANDS.items()]
+    return "\n".join([*lines, "", "`loopfuse COMMAND --help` tells more; `loopfuse --version` the version."])
+
+
+def _unknown(arguments: list[str]) -> str:
+    if not arguments:
+        return overview()
+    near = import_module("difflib").get_close_matches(arguments[0], COMMANDS, 1)
+    hint = f"did you mean `loopfuse {near[0]}`?" if near else f"the commands are {', '.join(COMMANDS)}"
+    if not near and arguments[0].endswith(".lf"):
+        hint = f"did you mean `loopfuse run {arguments[0]}`?"
+    return f"loopfuse: there is no command `{arguments[0]}`: {hint}"

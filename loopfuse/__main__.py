@@ -1,0 +1,7 @@
+"""`python -m loopfuse`."""
+
+import sys
+
+from loopfuse.cli import main
+
+sys.exit(main())

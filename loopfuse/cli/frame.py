@@ -1,0 +1,70 @@
+"""What stands around every command: errors become messages and exit codes, and no traceback reaches a user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from loopfuse.cli.terminal import Terminal
+from loopfuse.diag import CompilerError, MachineError, Source, UserError, error
+
+OK, USER, USAGE, FAILED, MACHINE, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+
+
+class Context:
+    """What a command shares with the frame: the terminal, and the script in hand, for the report of a bug."""
+
+    def __init__(self) -> None:
+        self.terminal = Terminal()
+        self.source: Source | None = None
+
+
+def run_command(module: str, arguments: Sequence[str]) -> int:
+    """Run a command's module on its arguments (its own name first) and return the exit code."""
+    context = Context()
+    try:
+        code = _guarded(module, arguments, context)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader went away (`| head`). Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    return code
+
+
+def _guarded(module: str, arguments: Sequence[str], context: Context) -> int:
+    try:
+        command = import_module(f"loopfuse.cli.{module}")
+        code: int = command.main(list(arguments), context)
+        return code
+    except UserError as why:
+        context.terminal.diagnostics(why.diagnostics)
+        return USER
+    except MachineError as why:
+        context.terminal.say(f"loopfuse: {why}")
+        return MACHINE
+    except KeyboardInterrupt:
+        context.terminal.say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except MemoryError:
+        context.terminal.diagnostics([error("LF0509", "there is not enough memory")])
+        return USER
+    except Exception as why:
+        return _bug(why, arguments, context)
+
+
+def _bug(why: Exception, arguments: Sequence[str], context: Context) -> int:
+    """Report our own error and write a reproducer."""
+    text = str(why) if isinstance(why, CompilerError) else f"internal error: {type(why).__name__}: {why}"
+    context.terminal.say(f"loopfuse: {text}")
+    try:
+        driver = import_module("loopfuse.driver")
+        folder = driver.dump(why, context.source, ["loopfuse", *arguments])
+        context.terminal.say(f"this is a bug in loopfuse, not in your script; a reproducer is in {folder}")
+    except Exception as again:
+        context.terminal.say(f"this is a bug in loopfuse; its reproducer could not be written: {again}")
+    return BUG

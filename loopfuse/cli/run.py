@@ -1,0 +1,137 @@
+"""`loopfuse run`: a script on data, its results as lines and files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from loopfuse import driver
+from loopfuse.bind import Given
+from loopfuse.cli import arguments
+from loopfuse.cli.frame import OK, Context
+from loopfuse.cli.scripts import read_script
+from loopfuse.cli.summary import describe, show_values, summarize
+from loopfuse.diag import UserError, error
+from loopfuse.files import Place, save_all
+from loopfuse.frontend.typed import TypedProgram
+from loopfuse.generate import Array
+
+ABOUT = """Run a script. Each input is a file or a generator:
+
+  x=a.npy  w=m.safetensors:fc1.weight  d=data.npz:x  img=photo.png  t=table.csv
+  x=randn  'x=randn(0, 2)'  'x=uniform(0, 1)'  'k=randint(0, 10)'  zeros  ones  iota  'const(3)'  x=1.5
+
+A file named by `from` in a script is relative to the script's folder; every other name to the working folder."""
+
+
+def main(argv: list[str], context: Context) -> int:
+    """Run the command; returns the exit code."""
+    parser = _parser()
+    options = parser.read(argv, context)
+    clock = driver.Clock()
+    terminal = context.terminal
+    assigned = arguments.split_pairs(parser, options.inputs, "inputs")
+    sizes = arguments.integers(parser, options.sizes, "-D")
+    dims = arguments.integers(parser, options.dims, "--dims")
+    params = arguments.split_pairs(parser, options.param, "-p")
+    source = context.source = read_script(options.script)
+    base = arguments.script_folder(source)
+    checked = driver.compile_source(source, sizes=sizes, search=base, clock=clock)
+    typed = checked.typed
+    terminal.diagnostics(checked.remarks)
+    places = _places(parser, typed, options)
+    shown = _shown(typed, options.show)
+    with clock.time("read"):
+        inputs = driver.read_inputs(typed, assigned, base)
+    given = Given(inputs, arguments.numbers(params), dims, options.seed, options.limit)
+    with terminal.progress("run") as progress:
+        outcome = driver.run_program(typed, given, roots=shown.values(), backend=options.backend, progress=progress,
+                                     clock=clock)  # fmt: skip
+    with clock.time("write"), driver.guard("files"):
+        written = save_all([(place, name, outcome.outputs[name]) for name, place in places.items()])
+    results = [(name, array, False) for name, array in outcome.outputs.items()]
+    results += [(name, outcome.buffers[buffer], True) for name, buffer in shown.items()]
+    _report(context, options.print, results)
+    for path in written:
+        terminal.note(f"wrote {os.path.relpath(path)}")
+    if options.time:
+        _print_times(context, clock)
+    return OK
+
+
+def _parser() -> arguments.Parser:
+    parser = arguments.Parser("run", ABOUT)
+    parser.add_argument("script", help="the script, or - for stdin")
+    parser.add_argument("inputs", nargs="*", metavar="NAME=VALUE", help="a file, a generator or a number")
+    arguments.add_data(parser)
+    group = parser.add_argument_group("results")
+    group.add_argument(
+        "-o", "--out", action="append", default=[], metavar="NAME=FILE", help="write an output to a file"
+    )
+    group.add_argument("--out-dir", type=Path, metavar="DIR", help="write all outputs there")
+    group.add_argument("--print", choices=("full", "summary", "none"), default="summary", help="of outputs")
+    group.add_argument("--show", action="append", default=[], metavar="NAME", help="print any definition")
+    group.add_argument("--time", action="store_true", help="print the seconds that each stage took")
+    group.add_argument("--backend", choices=("auto", "reference"), default="auto", help="what runs the program")
+    return parser
+
+
+def _places(parser: arguments.Parser, typed: TypedProgram, options: argparse.Namespace) -> dict[str, Place]:
+    """The file of each output that goes to one: by -o, else under --out-dir, else by `to`."""
+    found: dict[str, Place] = {}
+    texts = options.out
+    if len(texts) == 1 and "=" not in texts[0] and len(typed.outputs) == 1:
+        texts = [f"{typed.outputs[0].name}={texts[0]}"]
+    explicit = arguments.split_pairs(parser, texts, "-o")
+    names = [o.name for o in typed.outputs]
+    for name in explicit:
+        if name not in names:
+            raise UserError(error("LF0502", f"the program has no output `{name}`",
+                                  notes=[f"its outputs are {', '.join(names)}"]))  # fmt: skip
+    if options.out_dir:
+        try:
+            options.out_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as why:
+            raise UserError(error("LF0515", f"cannot make the folder `{options.out_dir}`: {why.strerror}")) from why
+    for output in typed.outputs:
+        place = driver.output_place(output)
+        if output.name in explicit:
+            place = Place(explicit[output.name], Path())
+        elif options.out_dir:
+            text = place.text if place else f"{output.name}.npy"
+            place = Place(os.path.basename(text) if os.path.isabs(text) else text, options.out_dir)
+        if place:
+            found[output.name] = place
+    return found
+
+
+def _shown(typed: TypedProgram, names: list[str]) -> dict[str, str]:
+    """The buffers of the definitions to print."""
+    table = dict(typed.names) | {i.name: i.buffer for i in typed.inputs} | {o.name: o.buffer for o in typed.outputs}
+    for name in names:
+        if name not in table:
+            raise UserError(error("LF0502", f"nothing is called `{name}`", notes=[f"there are {', '.join(table)}"]))
+    return {name: table[name] for name in names}
+
+
+def _report(context: Context, how: str, results: list[tuple[str, Array, bool]]) -> None:
+    """A line for each result, and its values where asked for."""
+    terminal = context.terminal
+    width = max((len(name) for name, _, _ in results), default=0)
+    for name, array, shown in results:
+        facts = summarize(array)
+        terminal.record({"kind": "show" if shown else "output", "name": name, **facts,
+                         **({"values": array.astype(float).tolist()} if how == "full" else {})})  # fmt: skip
+        if how != "none" or shown:
+            terminal.result(f"{name:<{width}}  {describe(facts)}")
+        if how == "full" or shown:
+            terminal.result(show_values(array, how == "full"))
+
+
+def _print_times(context: Context, clock: driver.Clock) -> None:
+    for stage, seconds in clock.stages.items():
+        context.terminal.say(f"{stage:<8}{seconds * 1e3:10.2f} ms")
+    total = sum(clock.stages.values())
+    context.terminal.say(f"{'total':<8}{total * 1e3:10.2f} ms")
+    context.terminal.record({"kind": "times", "seconds": clock.stages})
