@@ -38,10 +38,10 @@ def to_number(bits: int, dtype: DType) -> int | float | bool:
 
 
 def constant(value: int | float | bool | Fraction, dtype: DType) -> int:
-    """The bits of a number in `dtype`, rounded once to nearest even.
+    """The bits of a number in `dtype`, rounded once to nearest even; too large a number becomes infinite.
 
     Raises:
-        ValueError: an integer type or bool does not hold the number exactly, or a float type would make it infinite.
+        ValueError: an integer type or bool does not hold the number exactly.
     """
     if dtype.kind == "bool":
         if value not in (0, 1):
@@ -55,10 +55,9 @@ def constant(value: int | float | bool | Fraction, dtype: DType) -> int:
         return int(value) & ((1 << dtype.bits) - 1)
     if isinstance(value, float) and not math.isfinite(value):
         return canonical_nan(dtype) if math.isnan(value) else _infinity(dtype) | _sign(dtype, value < 0)
-    rounded = _round(abs(Fraction(value)), dtype)
-    if rounded >= _infinity(dtype):
-        raise ValueError(f"{value} does not fit {dtype}: its greatest number is {greatest(dtype):g}")
-    return rounded | _sign(dtype, value < 0 or (isinstance(value, float) and math.copysign(1.0, value) < 0))
+    return _round(abs(Fraction(value)), dtype) | _sign(
+        dtype, value < 0 or (isinstance(value, float) and math.copysign(1.0, value) < 0)
+    )
 
 
 def canonical_nan(dtype: DType) -> int:
@@ -127,7 +126,7 @@ def parse_const(text: str, dtype: DType) -> int:
     Decimals are rounded once, from their exact value.
 
     Raises:
-        ValueError: the text is no constant of this type.
+        ValueError: the text is no constant of this type, or a number too large for it.
     """
     text = text.strip().replace("_", "")
     if dtype.kind == "bool":
@@ -144,7 +143,10 @@ def parse_const(text: str, dtype: DType) -> int:
         return canonical_nan(dtype) | _sign(dtype, negative)
     if body == "inf":
         return _infinity(dtype) | _sign(dtype, negative)
-    return constant(_exact(body), dtype) | _sign(dtype, negative)
+    size = constant(_exact(body), dtype)
+    if size == _infinity(dtype):
+        raise ValueError(f"{text} does not fit {dtype}: its greatest number is {greatest(dtype):g}")
+    return size | _sign(dtype, negative)
 
 
 def _payload(bits: int, dtype: DType) -> int:
@@ -158,7 +160,14 @@ def _exact(text: str) -> Fraction:
     if text[:2].lower() != "0x":
         if not text[:1].isdigit() and not text.startswith("."):
             raise ValueError(f"{text!r} is no number")
-        return Fraction(text if not text.endswith(".") else text + "0")
+        mantissa, _, exponent = text.lower().partition("e")
+        whole, _, part = mantissa.partition(".")
+        return Fraction(int(whole + part), 10 ** len(part)) * Fraction(10) ** _power(exponent or "0")
     mantissa, _, exponent = text[2:].lower().partition("p")
     whole, _, part = mantissa.partition(".")
-    return Fraction(int(whole + part, 16), 16 ** len(part)) * Fraction(2) ** int(exponent or "0")
+    return Fraction(int(whole + part, 16), 16 ** len(part)) * Fraction(2) ** _power(exponent or "0")
+
+
+def _power(text: str) -> int:
+    """An exponent; one past every float type's range is as good as a hundred times larger, and cheaper."""
+    return max(-20000, min(20000, int(text)))
