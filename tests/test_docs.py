@@ -1,4 +1,4 @@
-"""The pages of docs/: every script on them compiles, or is refused as they say; the tutorial runs from top to bottom."""
+"""The pages of docs/: every script compiles, or is refused as they say; the tutorial runs from top to bottom."""
 
 from __future__ import annotations
 
