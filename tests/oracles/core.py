@@ -62,7 +62,7 @@ class Draw:
     dims: Mapping[str, int] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     params: Mapping[str, float] = field(default_factory=dict)
-    edit: Callable[[dict[str, Array]], None] | None = None
+    edit: Callable[[dict[str, Array]], object] | None = None
     note: str = ""
 
 
@@ -186,7 +186,7 @@ def correlate(x: Array, w: Array, stride: int = 1, pad: int = 0, dilation: int =
     for xg, wg in zip(np.split(view, groups, axis=1), np.split(w, groups, axis=0), strict=True):
         taps = list(range(2 + axes, 2 + 2 * axes))
         parts.append(np.tensordot(xg, wg, axes=([1, *taps], list(range(1, w.ndim)))))
-    return np.moveaxis(np.concatenate(parts, axis=-1), -1, 1)
+    return np.asarray(np.moveaxis(np.concatenate(parts, axis=-1), -1, 1))
 
 
 def normalise(x: Array, axes: tuple[int, ...], eps: float) -> Array:

@@ -54,12 +54,13 @@ def photo_blur(v: Values) -> dict[str, Any]:
     return {"out": np.rint(soft * 255).astype(int)}
 
 
-for name, draw in (
-    ("astronaut", Draw({"H": 256, "W": 256}, note="astronaut")),
-    ("coffee", Draw({"H": 200, "W": 300}, {"R": 12}, {"sigma": 4.0}, note="coffee")),
-):
-    CASES += cases("examples/10_blur.lf", lambda r, v, name=name: {"img": photo(f"{name}.png")}, photo_blur,
-                   {"out": "u8"}, [draw], defaults={"R": 6, "sigma": 1.5}, tol=GREY)  # fmt: skip
+def _photo_blur(name: str, draw: Draw) -> list[Case]:
+    return cases("examples/10_blur.lf", lambda r, v: {"img": photo(name)}, photo_blur, {"out": "u8"}, [draw],
+                 defaults={"R": 6, "sigma": 1.5}, tol=GREY)  # fmt: skip
+
+
+CASES += _photo_blur("astronaut.png", Draw({"H": 256, "W": 256}, note="astronaut"))
+CASES += _photo_blur("coffee.png", Draw({"H": 200, "W": 300}, {"R": 12}, {"sigma": 4.0}, note="coffee"))
 
 CASES += cases("examples/11_histeq.lf", lambda r, v: {"img": photo("clock.png")}, images.histeq, {"eq": "u8"},
                [Draw({"H": 300, "W": 400}, note="clock")], tol=GREY)  # fmt: skip
@@ -227,7 +228,7 @@ def sunspots(r: Rng, v: Values) -> dict[str, Array]:
         return {"a": data["early"], "b": data["late"]}
 
 
-SIGNALS = {
+SIGNALS: dict[str, Any] = {
     "outputs": {"r": "f32", "best": "i64"},
     "defaults": {"LAGS": 20},
     "tol": Tol(1e-4, 1e-5),
