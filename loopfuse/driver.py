@@ -6,15 +6,10 @@ that names the stage and carries the intermediate form it failed on.
 
 from __future__ import annotations
 
-import platform
-import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,7 +35,7 @@ from loopfuse.generate import Array, parse_spec
 from loopfuse.ir import Program
 from loopfuse.memory import default_limit, show_bytes
 from loopfuse.printer import print_program
-from loopfuse.verify import verify
+from loopfuse.verify import violations
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -147,18 +142,17 @@ def lower_program(typed: TypedProgram, *, roots: Iterable[str] | None = None, cl
 def verify_program(program: Program, stage: str, clock: Clock | None = None) -> None:
     """Raise `CompilerError`, blaming `stage`, unless the program keeps every invariant of the IR."""
     with (clock or Clock()).time("verify"), guard("verify", lambda: print_program(program)):
-        problems = verify(program)
+        problems = list(violations(program))
     if problems:
-        raise CompilerError(stage, "; ".join(str(p) for p in problems[:5]), _attempt(lambda: print_program(program)))
+        raise CompilerError(stage, "; ".join(map(str, problems[:5])), _attempt(lambda: print_program(program)))
 
 
-def verify_text(program: Program, source: Source) -> None:
-    """Raise `UserError` where IR text that a user wrote breaks an invariant."""
+def verify_text(program: Program) -> None:
+    """Raise `UserError` LF0810 where IR text that a user wrote breaks an invariant."""
     with guard("verify"):
-        problems = verify(program)
+        problems = list(violations(program))
     if problems:
-        start = Span(source, 0, 0)
-        raise UserError([error("LF0801", str(p), start) for p in problems[:10]])
+        raise UserError([error("LF0810", f"this program is not valid: {p}", p.span) for p in problems[:10]])
 
 
 # -- data -------------------------------------------------------------------------------------------------------------
@@ -286,34 +280,3 @@ def _failed(typed: TypedProgram, check: Check, bound: Bound) -> Diagnostic:
         label = ": ".join(part for part in (place, values) if part)
     message = f"check failed: `{check.text}`" + (f" ({label})" if label else "")
     return error("LF0604", message, check.span, label, notes=notes)
-
-
-# -- our own bugs -----------------------------------------------------------------------------------------------------
-
-
-def dump(bug: BaseException, source: Source | None = None, command: Iterable[str] = ()) -> Path:
-    """Write what is needed to reproduce a bug into a new folder; returns it.
-
-    Beside the trace: the script, the intermediate form, the versions and the command line. No data is written.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="loopfuse-bug-"))
-    stage = bug.stage if isinstance(bug, CompilerError) else "unknown"
-    lines = [f"stage: {stage}", f"error: {bug}", f"command: {' '.join(command)}", *versions(), "",
-             "".join(traceback.format_exception(bug))]  # fmt: skip
-    (folder / "report.txt").write_text("\n".join(lines), encoding="utf-8")
-    if source is not None:
-        (folder / "script.lf").write_text(source.text, encoding="utf-8", errors="replace")
-    if isinstance(bug, CompilerError) and bug.artifact:
-        (folder / "program.lfir").write_text(bug.artifact, encoding="utf-8", errors="replace")
-    return folder
-
-
-def versions() -> list[str]:
-    """The versions that matter, a line each."""
-    lines = [f"python: {sys.version.split()[0]} on {platform.platform()}"]
-    for name in ("loopfuse", "numpy", "ml_dtypes", "lark"):
-        try:
-            lines.append(f"{name}: {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            lines.append(f"{name}: not installed as a package")
-    return lines

@@ -70,8 +70,8 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
         outcome = driver.execute(lowered, bound, limit=options.limit, progress=progress)
         failed = driver.failed_checks(typed, bound, outcome)
     if made:
-        dims = ", ".join(f"{s.id} = {bound.sizes[s.id]}" for s in typed.sizes if s.origin == "shape")
-        terminal.note(f"{script}: made-up data for {', '.join(made)}{f' with {dims}' if dims else ''}")
+        shown = ", ".join(f"{s.id} = {bound.sizes[s.id]}" for s in typed.sizes if s.origin == "shape")
+        terminal.note(f"{script}: made-up data for {', '.join(made)}{f' with {shown}' if shown else ''}")
     terminal.diagnostics(failed)
     count = len(driver.check_buffers(typed))
     held = f"{count - len(failed)} of {count} checks hold" if count else "it ran, and has no checks"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from loopfuse.bugs import dump
 from loopfuse.cli.terminal import Terminal
 from loopfuse.diag import CompilerError, MachineError, Source, UserError, error
 
@@ -62,8 +63,7 @@ def _bug(why: Exception, arguments: Sequence[str], context: Context) -> int:
     text = str(why) if isinstance(why, CompilerError) else f"internal error: {type(why).__name__}: {why}"
     context.terminal.say(f"loopfuse: {text}")
     try:
-        driver = import_module("loopfuse.driver")
-        folder = driver.dump(why, context.source, ["loopfuse", *arguments])
+        folder = dump(why, context.source, ["loopfuse", *arguments])
         context.terminal.say(f"this is a bug in loopfuse, not in your script; a reproducer is in {folder}")
     except Exception as again:
         context.terminal.say(f"this is a bug in loopfuse; its reproducer could not be written: {again}")

@@ -45,8 +45,8 @@ def main(argv: list[str], context: Context) -> int:
 def _from_text(options: argparse.Namespace, context: Context) -> str:
     source = context.source = read_script(options.file)
     with driver.guard("reader"):
-        program = reader.parse_program(source.text)
-    driver.verify_text(program, source)
+        program = reader.parse_program(source.text, source.name)
+    driver.verify_text(program)
     return listing.stats(program) if options.stats else print_program(program)
 
 

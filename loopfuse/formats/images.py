@@ -13,7 +13,7 @@ from loopfuse.formats.common import Array, BadFile
 
 EXTENSIONS = frozenset((".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp", ".tif", ".tiff", ".webp",
                         ".gif"))  # fmt: skip
-_DIRECT = ("1", "L", "LA", "RGB", "RGBA")
+_DIRECT = ("L", "LA", "RGB", "RGBA")
 _SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N")
 _WRITTEN = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".ppm": "PPM", ".pgm": "PPM", ".pbm": "PPM",
             ".pnm": "PPM", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP"}  # fmt: skip
@@ -44,6 +44,8 @@ def _pixels(image: Image.Image) -> Array:
         return _pixels(image.convert("RGBA" if "transparency" in image.info or image.mode == "PA" else "RGB"))
     if image.mode in _SIXTEEN:
         return np.asarray(image).astype(np.uint16)
+    if image.mode == "1":  # NumPy sees its pixels as bools whose bytes are 255
+        return np.asarray(image.convert("L")) != 0
     if image.mode not in _DIRECT:
         raise BadFile("LF0513", f"has pixels of kind {image.mode}, which is not supported", fix="convert it to RGB")
     return np.array(image)

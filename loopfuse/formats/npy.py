@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import lzma
 import math
+import struct
 import warnings
 import zipfile
 import zlib
@@ -16,6 +19,8 @@ from loopfuse.dtypes import BF16, DType
 from loopfuse.formats.common import Array, BadFile, check_size, choose_key
 
 MOST_HEADER = 64 << 10
+_BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, ValueError, KeyError, IndexError,
+           OverflowError)  # fmt: skip
 
 
 def read_npy(file: IO[bytes], size: int, declared: DType) -> Array:
@@ -42,30 +47,38 @@ def read_npy(file: IO[bytes], size: int, declared: DType) -> Array:
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether in Fortran order, element type, and where the data starts."""
+    """Shape, whether in Fortran order, element type, and where the data starts.
+
+    Read here and not by NumPy, whose reader lets a damaged header raise almost anything.
+    """
+    magic = file.read(8)
+    if magic[:6] != b"\x93NUMPY" or len(magic) < 8:
+        raise BadFile("LF0511", "is not a .npy file")
+    wide = {1: 2, 2: 4, 3: 4}.get(magic[6])
+    if wide is None:
+        raise BadFile("LF0511", f"has version {magic[6]} of the .npy format, which is not supported")
+    length = int.from_bytes(file.read(wide), "little")
+    if length > MOST_HEADER:
+        raise BadFile("LF0511", f"is not a .npy file: a header of {length} bytes is absurd")
+    text = file.read(length)
+    if len(text) < length:
+        raise BadFile("LF0511", "is truncated: it ends in its header")
     try:
-        version = np.lib.format.read_magic(file)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if read is None:
-            raise BadFile("LF0511", f"has version {version[0]}.{version[1]} of the .npy format, which is not supported")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            shape, fortran, dtype = read(file, max_header_size=MOST_HEADER)
-    except (ValueError, TypeError, KeyError, SyntaxError, EOFError, RecursionError, MemoryError, OverflowError) as why:
-        if "max_header_size" in str(why):
-            raise BadFile("LF0511", "has a header of absurd length") from why
+            header = ast.literal_eval(text.decode("utf-8" if magic[6] == 3 else "latin1").strip())
+            shape, fortran, described = header["shape"], header["fortran_order"], header["descr"]
+            dtype = np.dtype(described) if isinstance(described, str) else np.dtype(np.void)
+    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError, OverflowError) as why:
         raise BadFile("LF0511", "is not a .npy file: its header cannot be read") from why
     if dtype.hasobject:
         raise BadFile("LF0512", "holds pickled Python objects, which are never loaded: they can run any code",
                       fix="save plain numbers: np.save(path, array.astype(np.float32))")  # fmt: skip
-    if dtype.itemsize == 0 or dtype.names is not None or dtype.subdtype is not None:
-        raise BadFile("LF0503", f"holds records of type {dtype}, not numbers")
-    if any(isinstance(n, bool) or n < 0 for n in shape):
-        raise BadFile("LF0511", "has a negative extent in its header")
-    return tuple(int(n) for n in shape), bool(fortran), dtype, file.tell()
+    if dtype.itemsize == 0 or dtype.subdtype is not None:
+        raise BadFile("LF0503", f"holds elements of the kind {described}, not numbers")
+    if not (isinstance(shape, tuple) and isinstance(fortran, bool) and all(type(n) is int and n >= 0 for n in shape)):
+        raise BadFile("LF0511", "is not a .npy file: its header has no sound shape")
+    return shape, fortran, dtype, file.tell()
 
 
 def read_npz(path: str, key: str | None, name: str, declared: DType) -> Array:
@@ -77,10 +90,10 @@ def read_npz(path: str, key: str | None, name: str, declared: DType) -> Array:
             check_size(member.file_size)
             with archive.open(member) as file:
                 return read_npy(file, member.file_size, declared)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as why:
-        raise BadFile("LF0511", f"is not a sound .npz archive: {why}") from why
-    except (NotImplementedError, RuntimeError) as why:
+    except RuntimeError as why:
         raise BadFile("LF0513", f"is packed in a way that is not supported: {why}") from why
+    except _BROKEN as why:
+        raise BadFile("LF0511", f"is not a sound .npz archive: {why}") from why
 
 
 def write_npy(file: IO[bytes], array: Array) -> None:
