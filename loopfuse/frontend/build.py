@@ -47,7 +47,7 @@ class Builder:
             return text
         name = unicodedata.normalize("NFC", text)
         if not name.isidentifier():
-            bad = next(c for n, c in enumerate(name) if not ("a" + name[: n + 1]).isidentifier() or not n)
+            bad = next((c for c in name if not f"a{c}".isidentifier()), name[0])
             self.problems.append(
                 error("LF0104", f"`{bad}` cannot stand in a name", self._at(token), "not a letter, digit or underscore")
             )
@@ -129,6 +129,9 @@ class Builder:
 
     def update(self, c: Children, s: int, e: int) -> ast.Update:
         return ast.Update(self._word(c[0]), self._at(c[0]), c[1], c[2].text, c[3], self._span(s, e))
+
+    def updates(self, c: Children, s: int, e: int) -> Any:
+        return tuple(c)
 
     def contract(self, c: Children, s: int, e: int) -> ast.Contract:
         return ast.Contract(c[0].text, c[1], self._text(c[2]) if c[2] else None, self._span(s, e))

@@ -26,7 +26,7 @@ from loopfuse.diag import CompilerError
 
 END = "$END"
 STARTS = ("start", "expr", "inner")
-FORMAT = 2  # of the cached file
+FORMAT = 3  # of the cached file
 
 
 class Token(NamedTuple):
@@ -109,6 +109,8 @@ class Tables:
                 if rule.name is None:
                     key = (states[-2], state, kind)
                     states[-1] = units.get(key) or self._climb(key)
+                    if states[-1] == last and kind == END:
+                        return values[-1]
                     continue
                 size = rule.size
                 if size:
@@ -245,7 +247,7 @@ def build(text: str, strict: bool = False) -> dict[str, Any]:
                 actions[-1][symbol] = ~number[target] if action.name == "Reduce" else state[target]
     order = sorted(made.terminals, key=lambda t: (-t.priority, -t.pattern.max_width, -len(t.pattern.value), t.name))
     return {
-        "terminals": [(t.name, t.pattern.to_regexp()) for t in order],
+        "terminals": [(t.name, _pattern(t)) for t in order],
         "ignored": sorted(made.ignore_tokens),
         "actions": actions,
         "gotos": gotos,
@@ -253,6 +255,12 @@ def build(text: str, strict: bool = False) -> dict[str, Any]:
         "words": {t.name: w for t in order if t.pattern.type == "re" and (w := _words(t, order))},
         "starts": {s: (state[table.start_states[s]], state[table.end_states[s]]) for s in STARTS},
     }
+
+
+def _pattern(terminal: Any) -> str:
+    """The expression of a terminal; a fixed word must end where it ends (`letx` is not `let x`)."""
+    found = str(terminal.pattern.to_regexp())
+    return rf"{found}(?!\w)" if terminal.pattern.type == "str" and terminal.pattern.value.isidentifier() else found
 
 
 def _words(terminal: Any, terminals: Sequence[Any]) -> dict[str, str]:
