@@ -52,9 +52,9 @@ class Given:
 def bind(typed: TypedProgram, given: Given) -> Bound:
     """Bind `given` to the program's declarations.
 
-    Raises `UserError`: LF0501 missing, LF0502 unknown name, LF0503 element type, LF0504 axes, LF0505 extents that
+    Raises `UserError`: LF0501 missing, LF0502 unknown name, LF0503 element type, LF0504 axes, LF0517 extents that
     disagree, LF0506 extents that do not divide, LF0507 sizes that nothing settles, LF0508 params, LF0509 memory,
-    LF0601 and LF0602 requirements, LF0603 domains.
+    LF0610 and LF0611 requirements, LF0612 domains.
     """
     collector = Collector()
     _check_names(typed, given, collector)

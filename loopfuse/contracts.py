@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ TRUE = Const(1, BOOL)
 
 
 def check_requires(typed: TypedProgram, sizes: Mapping[str, int], params: Mapping[str, Array]) -> None:
-    """Raise `UserError` for the requirements that do not hold: LF0601 written ones, LF0602 implied ones."""
+    """Raise `UserError` for the requirements that do not hold: LF0610 written ones, LF0611 implied ones."""
     collector = Collector()
     broken = [r for r, holds in zip(typed.requires, _evaluate(typed, sizes, params), strict=True) if not holds]
     for require in sorted(broken, key=lambda r: r.implied):
@@ -60,11 +60,11 @@ def _broken(require: Require, sizes: Mapping[str, int], params: Mapping[str, Arr
     if require.implied:
         said = f"this needs {text or 'other sizes'}{with_values}"
         notes = [require.message] if require.message and require.message != text else []
-        return error("LF0602", said, require.span, shown, notes=notes)
+        return error("LF0611", said, require.span, shown, notes=notes)
     written = require.span.text if require.span else text
     written = " ".join(written.removeprefix("require").split())
     message = require.message or f"`{written}` does not hold"
-    return error("LF0601", f"requirement not met: {message}{with_values}", require.span, shown)
+    return error("LF0610", f"requirement not met: {message}{with_values}", require.span, shown)
 
 
 def _names(cond: Expr) -> set[str]:
@@ -88,13 +88,13 @@ def _text(cond: Expr) -> str | None:
 
 
 def check_sizes(typed: TypedProgram, sizes: Mapping[str, int]) -> None:
-    """Raise LF0602 where a size breaks what its declaration promises (a least value, a multiple)."""
+    """Raise LF0611 where a size breaks what its declaration promises (a least value, a multiple)."""
     for size in typed.sizes:
         value = sizes[size.id]
         if size.least is not None and value < size.least:
-            raise UserError(error("LF0602", f"`{size.id}` must be at least {size.least}, and is {value}", size.span))
+            raise UserError(error("LF0611", f"`{size.id}` must be at least {size.least}, and is {value}", size.span))
         if value % size.multiple:
-            raise UserError(error("LF0602", f"`{size.id}` must be a multiple of {size.multiple}, and is {value}",
+            raise UserError(error("LF0611", f"`{size.id}` must be a multiple of {size.multiple}, and is {value}",
                                   size.span))  # fmt: skip
 
 
@@ -149,41 +149,42 @@ class Witness:
 
 
 def check_domains(typed: TypedProgram, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> None:
-    """Raise LF0603 for each input or param outside its domain, with the first offending element."""
+    """Raise LF0612 for each input or param outside its domain, with the first offending element."""
     domains = [c for c in typed.checks if c.domain_of]
-    collector = Collector()
-    for check in failing(typed, domains, sizes, inputs):
-        collector.add(_outside(typed, check, sizes, inputs))
-    collector.raise_errors()
-
-
-def failing(typed: TypedProgram, checks: Iterable[Check], sizes: Mapping[str, int], inputs: Mapping[str, Array],
-            ) -> list[Check]:  # fmt: skip
-    """Those of the checks whose condition is false."""
-    wanted = list(checks)
-    if not wanted:
-        return []
-    program = lower(typed, roots=[c.buffer for c in wanted])
+    if not domains:
+        return
+    program = lower(typed, roots=[c.buffer for c in domains])
     found = reference.run(program, _needed(program, inputs), dict(sizes)).outputs
-    return [c for c in wanted if not bool(found[c.buffer])]
+    collector = Collector()
+    for check in domains:
+        holds = np.asarray(found[check.buffer])
+        if not holds.all():
+            collector.add(_outside(typed, check, holds, sizes, inputs))
+    collector.raise_errors()
 
 
 def _needed(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return {b.id: inputs[b.id] for b in program.buffers if b.role in ("in", "param")}
 
 
-def _outside(typed: TypedProgram, check: Check, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> Diagnostic:
+def _outside(typed: TypedProgram, check: Check, holds: Array, sizes: Mapping[str, int], inputs: Mapping[str, Array],
+             ) -> Diagnostic:  # fmt: skip
+    """The first element outside; `holds` has the shape of the input."""
     name = str(check.domain_of)
     buffer = next((i.buffer for i in typed.inputs if i.name == name), name)
-    if buffer not in inputs:
-        return error("LF0603", f"`{name}` = {sizes.get(name)} is outside its domain `{check.text}`", check.span)
-    array = inputs[buffer]
-    found = witness(typed, check, sizes, inputs)
-    if found is None or len(found.index) != array.ndim:
-        return error("LF0603", f"`{name}` is outside its domain `{check.text}`", check.span)
-    place = f"{name}[{', '.join(map(str, found.index))}]" if found.index else name
-    value = array[found.index]
-    return error("LF0603", f"`{place}` = {value} is outside its domain `{check.text}`", check.span, "first of these")
+    index = first_false(holds)
+    if buffer in inputs and inputs[buffer].shape != holds.shape:
+        return error("LF0612", f"`{name}` is outside its domain `{check.text}`", check.span)
+    value = inputs[buffer][index] if buffer in inputs else sizes[buffer]
+    place = f"{name}[{', '.join(map(str, index))}]" if index else name
+    wrong = holds.size - int(np.count_nonzero(holds))
+    notes = [f"the first of {wrong} such elements of {holds.size}"] if holds.ndim else []
+    return error("LF0612", f"`{place}` = {value} is outside its domain `{check.text}`", check.span, notes=notes)
+
+
+def first_false(holds: Array) -> tuple[int, ...]:
+    """The index of the first false element in row order; there must be one."""
+    return tuple(int(k) for k in np.unravel_index(int(np.argmin(holds)), holds.shape))
 
 
 def witness(typed: TypedProgram, check: Check, sizes: Mapping[str, int], inputs: Mapping[str, Array],
@@ -202,7 +203,7 @@ def witness(typed: TypedProgram, check: Check, sizes: Mapping[str, int], inputs:
     holds = _compute(typed, [value], fold.dims, folds, sizes, inputs)[0]
     if holds.all():
         return None
-    index = tuple(int(k) for k in np.unravel_index(int(np.argmin(holds)), holds.shape))
+    index = first_false(holds)
     return _sides(typed, define, fold.dims, folds, fold.value, index, sizes, inputs)
 
 

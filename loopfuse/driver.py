@@ -256,7 +256,7 @@ def bind_program(typed: TypedProgram, given: Given, clock: Clock | None = None) 
 
 
 def failed_checks(typed: TypedProgram, bound: Bound, outcome: Outcome) -> list[Diagnostic]:
-    """LF0604 for each `check` that came out false in a run whose roots held its buffer, with the first failure."""
+    """LF0613 for each `check` that came out false in a run whose roots held its buffer, with the first failure."""
     found: list[Diagnostic] = []
     for check in typed.checks:
         if check.domain_of is None and not bool(outcome.buffers[check.buffer]):
@@ -279,4 +279,4 @@ def _failed(typed: TypedProgram, check: Check, bound: Bound) -> Diagnostic:
         values = ", ".join(f"`{text}` is {value}" for text, value in found.values)
         label = ": ".join(part for part in (place, values) if part)
     message = f"check failed: `{check.text}`" + (f" ({label})" if label else "")
-    return error("LF0604", message, check.span, label, notes=notes)
+    return error("LF0613", message, check.span, label, notes=notes)

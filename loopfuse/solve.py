@@ -67,13 +67,13 @@ class Solution:
             sources = [f"{n} = {self.sizes[n]} from {e.where if e else 'what was given'}" for n, e in causes]
             message += f" ({', '.join(sources)})"
         label = f"{equation.value} by {equation.where}"
-        self.problems.append(error("LF0505", message, equation.span, label, *also))
+        self.problems.append(error("LF0517", message, equation.span, label, *also))
 
 
 def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Solution:
     """The sizes that satisfy the equations, starting from the `given` ones.
 
-    Raises `UserError` with every contradiction (LF0505) and every extent that does not divide (LF0506). A size that
+    Raises `UserError` with every contradiction (LF0517) and every extent that does not divide (LF0506). A size that
     no equation settles is absent from the answer.
     """
     solution = Solution(dict(given), dict.fromkeys(given))
