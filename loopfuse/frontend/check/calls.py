@@ -5,7 +5,8 @@ from __future__ import annotations
 from loopfuse.diag import Span
 from loopfuse.dtypes import CLASSES, DTYPES, DType
 from loopfuse.frontend import ast
-from loopfuse.frontend.check.builtins import LATER, Builtins
+from loopfuse.frontend.check.arguments import LATER
+from loopfuse.frontend.check.builtins import Builtins
 from loopfuse.frontend.check.convert import describe
 from loopfuse.frontend.check.values import (
     Array,

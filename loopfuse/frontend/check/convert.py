@@ -330,7 +330,7 @@ class Convert(Emit):
             self.fail("LF0211", f"cannot mix {a} and {b} in `{name}`", span, "a bool is not a number",
                       *self.origins(lo, a), *self.origins(hi, b), fix="i32(...) or f32(...) turns a bool into 0 or 1")  # fmt: skip
         if "float" in kinds and kinds & {"int", "uint"}:
-            integer, place, target = (b, second, a) if a.is_float else (a, lo, b)
+            _, place, target = (b, second, a) if a.is_float else (a, lo, b)
             text = span.text
             if place and place.source is span.source and span.start <= place.start and place.end <= span.end:
                 cut, stop = place.start - span.start, place.end - span.start

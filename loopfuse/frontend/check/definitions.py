@@ -356,14 +356,9 @@ class Definitions(Exprs):
         return buffer
 
     def contract_element(self, node: ast.Contract) -> Expr:
-        """The scalar condition of a `check`."""
+        """The condition of a `check`; of all elements where it is an array."""
         value = self.truth(self.expr(node.cond), node.cond.span)
         if isinstance(value, Array):
-            self.fail(
-                "LF0602",
-                "a check needs one truth value",
-                node.cond.span,
-                f"this is {value}",
-                fix=f"all({node.cond.span.text})",
-            )
+            value = self.reduce_array("all", value, None, False, None, node.cond.span)
+        assert isinstance(value, Scalar)
         return value.expr

@@ -423,12 +423,12 @@ class Exprs(Calls):
             around = self.outer((e,), {d.id for d in dims})
             outer_bases = tuple(self.base(d, node.span) for d in around)
             extents = tuple(self.extent(d, b, node.span) for d, b in zip(around, outer_bases, strict=True))
-            for extent in shape:
-                self.fits(extent, "an extent", node.span)
             buffer = self.declare("array", e.dtype, (*extents, *shape), node.span)
             lead = tuple(Affine(Poly.of(d.id) - b) for d, b in zip(around, outer_bases, strict=True))
             own = tuple(Affine(Poly.of(d.id) - b) for d, b in zip(dims, bases, strict=True))
             self.define(buffer, (*around, *dims), (*self.trip_subs(), *lead, *own), e, node.span)
+        for extent in shape:
+            self.fits(extent, "an extent", node.span)
         return self.stored(buffer, e.dtype, shape, (*self.trip_subs(), *lead))
 
 

@@ -193,8 +193,8 @@ class Shapes(Reduce):
         left = [k for k in range(x.rank) if k not in axes]
 
         def at(subs: Subs, modes: Modes) -> Expr:
-            where = {k: s for k, s in zip(left, subs, strict=True)}
-            how = {k: m for k, m in zip(left, modes, strict=True)} if modes else {}
+            where = dict(zip(left, subs, strict=True))
+            how = dict(zip(left, modes, strict=True)) if modes else {}
             return x.at(
                 tuple(where.get(k, Affine(ZERO)) for k in range(x.rank)), tuple(how.get(k) for k in range(x.rank))
             )
