@@ -26,7 +26,7 @@ from loopfuse.diag import CompilerError
 
 END = "$END"
 STARTS = ("start", "expr", "inner")
-FORMAT = 3  # of the cached file
+FORMAT = 4  # of the cached file
 
 
 class Token(NamedTuple):
@@ -48,6 +48,7 @@ class Rule(NamedTuple):
     size: int
     name: str | None
     shape: tuple[int, ...]
+    whole: bool = False  # the method gets all symbols as they are
 
 
 class Unexpected(Exception):
@@ -91,56 +92,60 @@ class Tables:
         end = len(text) if end is None else end
         calls = [getattr(builder, rule.name) if rule.name else None for rule in self.rules]
         first, last = self.starts[start]
-        states, values, begins, ends = [first], [None], [pos], [pos]
-        actions, gotos, rules, units = self.actions, self.gotos, self.rules, self.units
+        states, begins = [first], [pos]
+        values: list[Any] = [None]
+        actions, gotos, rules, units, match = self.actions, self.gotos, self.rules, self.units, self.token.match
+        words, make = self.words, tuple.__new__
         while True:
-            kind, begin, stop = self._lex(text, pos, end, actions[states[-1]])
+            state = states[-1]
+            found = match(text, pos, end)
+            if found and (kind := found.lastgroup or "") in actions[state]:
+                begin, stop = found.span(kind)
+                if kind in words:
+                    kind = self._word(kind, text[begin:stop], actions[state])
+            else:
+                kind, begin, stop = self._lex(found, text, pos, end, actions[state])
             saved: list[int] | None = None
-            while True:
-                state = states[-1]
-                action = actions[state].get(kind)
+            while (action := actions[state].get(kind)) is None or action < 0:
                 if action is None:
                     raise Unexpected(kind, begin, stop, saved or states)
-                if action >= 0:
-                    break
                 if saved is None:
                     saved = states[:]
                 rule = rules[~action]
+                size = rule.size
                 if rule.name is None:
                     key = (states[-2], state, kind)
-                    states[-1] = units.get(key) or self._climb(key)
-                    if states[-1] == last and kind == END:
-                        return values[-1]
-                    continue
-                size = rule.size
-                if size:
-                    value = self._reduce(rule, calls[~action], values[-size:], begins[-size], ends[-1])
-                    del states[-size:], values[-size:]
-                    del begins[1 - size or len(begins) :], ends[-size:-1]
+                    state = states[-1] = units.get(key) or self._climb(key)
+                elif size:
+                    kept = values[-size:] if rule.whole else _kept(rule, values[-size:])
+                    call = calls[~action]
+                    values[-size:] = [call(kept, begins[-size], pos) if call else kept]
+                    del states[-size:]
+                    if size > 1:
+                        del begins[1 - size :]
+                    state = gotos[states[-1]][rule.origin]
+                    states.append(state)
                 else:
-                    value = self._reduce(rule, calls[~action], [], stop, stop)
-                    begins.append(stop)
-                    ends.append(stop)
-                states.append(gotos[states[-1]][rule.origin])
-                values.append(value)
-                if states[-1] == last and kind == END:
-                    return value
+                    begins.append(begin)
+                    values.append(getattr(builder, str(rule.name))([], begin, begin))
+                    state = gotos[state][rule.origin]
+                    states.append(state)
+                if state == last and kind == END:
+                    return values[-1]
             states.append(action)
-            values.append(Token(kind, text[begin:stop], begin, stop))  # type: ignore[arg-type]
+            values.append(make(Token, (kind, text[begin:stop], begin, stop)))
             begins.append(begin)
-            ends.append(stop)
             pos = stop
 
     def expected(self, states: Sequence[int]) -> frozenset[str]:
         """The terminals (END among them) with which a text that led to this stack may go on."""
         return frozenset(kind for kind in (*(n for n, _ in self.terminals), END) if self._accepts(states, kind))
 
-    def _lex(self, text: str, pos: int, end: int, accepted: dict[str, int]) -> tuple[str, int, int]:
-        match = self.token.match(text, pos, end)
+    def _lex(
+        self, match: re.Match[str] | None, text: str, pos: int, end: int, accepted: dict[str, int]
+    ) -> tuple[str, int, int]:
+        """The next terminal where `match`, the first of all terminals, is not accepted."""
         kind = match.lastgroup if match else None
-        if match and kind in accepted:
-            begin, stop = match.span(kind)
-            return self._word(kind, text[begin:stop], accepted), begin, stop
         skipped = self.skip.match(text, pos, end)
         begin = skipped.end() if skipped else pos
         if begin >= end:
@@ -167,22 +172,6 @@ class Tables:
         self.units[key] = state
         return state
 
-    @staticmethod
-    def _reduce(rule: Rule, call: Any, children: list[Any], begin: int, end: int) -> Any:
-        """The value of a rule; a list, which stands for a repetition, is spliced into what it is part of."""
-        kept: list[Any]
-        if not rule.name and children and type(children[0]) is list:
-            kept, shape = children[0], rule.shape[1:]  # grows in place: a copy would make long lists quadratic
-        else:
-            kept, shape = [], rule.shape
-        for index in shape:
-            child = children[index] if index >= 0 else None
-            if type(child) is list:
-                kept += child
-            else:
-                kept.append(child)
-        return call(kept, begin, end) if rule.name else kept
-
     def _accepts(self, states: Sequence[int], kind: str) -> bool:
         stack = list(states)
         while True:
@@ -196,6 +185,21 @@ class Tables:
             stack.append(self.gotos[stack[-1]][rule.origin])
             if kind == END and any(stack[-1] == last for _, last in self.starts.values()):
                 return True
+
+
+def _kept(rule: Rule, children: list[Any]) -> list[Any]:
+    """What a rule keeps; a list, which stands for a repetition, is spliced into what it is part of."""
+    kept: list[Any] = []
+    shape = rule.shape
+    if not rule.name and type(children[0]) is list:
+        kept, shape = children[0], shape[1:]  # grows in place: a copy would make long lists quadratic
+    for index in shape:
+        child = children[index] if index >= 0 else None
+        if type(child) is list:
+            kept += child
+        else:
+            kept.append(child)
+    return kept
 
 
 # -- where the tables come from ---------------------------------------------------------------------------------------
@@ -236,19 +240,20 @@ def build(text: str, strict: bool = False) -> dict[str, Any]:
     state = {s: n for n, s in enumerate(table.states)}
     actions: list[dict[str, int]] = []
     gotos: list[dict[str, int]] = []
-    nonterminals = {rule.origin.name for rule in made.rules}
+    nonterminals = {str(rule.origin.name) for rule in made.rules}
     for row in table.states.values():
         actions.append({})
         gotos.append({})
-        for symbol, (action, target) in row.items():
+        for name, (action, target) in row.items():
+            symbol = str(name)
             if symbol in nonterminals:
                 gotos[-1][symbol] = state[target]
             else:
                 actions[-1][symbol] = ~number[target] if action.name == "Reduce" else state[target]
     order = sorted(made.terminals, key=lambda t: (-t.priority, -t.pattern.max_width, -len(t.pattern.value), t.name))
     return {
-        "terminals": [(t.name, _pattern(t)) for t in order],
-        "ignored": sorted(made.ignore_tokens),
+        "terminals": [(str(t.name), _pattern(t)) for t in order],
+        "ignored": sorted(str(name) for name in made.ignore_tokens),
         "actions": actions,
         "gotos": gotos,
         "rules": [_plain_rule(rule) for rule in made.rules],
@@ -269,7 +274,7 @@ def _words(terminal: Any, terminals: Sequence[Any]) -> dict[str, str]:
     return {t.pattern.value: t.name for t in fixed if pattern.fullmatch(t.pattern.value)}
 
 
-def _plain_rule(rule: Any) -> tuple[str, int, str | None, list[int]]:
+def _plain_rule(rule: Any) -> tuple[str, int, str | None, list[int], bool]:
     """A rule of lark: which symbols it keeps (anonymous strings are dropped), and what becomes of them."""
     size = len(rule.expansion)
     gaps = rule.options.empty_indices or (False,) * size
@@ -288,7 +293,9 @@ def _plain_rule(rule: Any) -> tuple[str, int, str | None, list[int]]:
         name = ""
     elif rule.options.expand1 and not rule.alias and size == 1:
         name = None
-    return rule.origin.name, size, name, shape
+    spliced = any(symbol.name.startswith("_") and not symbol.is_term for symbol in rule.expansion)
+    whole = bool(name) and shape == list(range(size)) and not spliced
+    return str(rule.origin.name), size, name, shape, whole
 
 
 def _revive(plain: dict[str, Any]) -> Tables:
@@ -297,7 +304,7 @@ def _revive(plain: dict[str, Any]) -> Tables:
         frozenset(plain["ignored"]),
         plain["actions"],
         plain["gotos"],
-        [Rule(origin, size, name, tuple(shape)) for origin, size, name, shape in plain["rules"]],
+        [Rule(origin, size, name, tuple(shape), whole) for origin, size, name, shape, whole in plain["rules"]],
         {k: (v[0], v[1]) for k, v in plain["starts"].items()},
         plain["words"],
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
-from functools import cache
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from loopfuse.diag import Diagnostic, Fix, Source, Span, error
@@ -16,10 +15,18 @@ _CONTINUES = re.compile(r"^[ \t]*[-+(\[@]", re.MULTILINE)
 _WORDS = {"&": "and", "|": "or"}
 
 
-def lint(script: ast.Script) -> Iterator[Diagnostic]:
-    """The lints of a script, in the order of the text."""
-    found = [*continued_lines(script.source), *bitwise_comparisons(script.body)]
-    yield from sorted(found, key=lambda d: d.primary.start if d.primary else 0)
+def lint(script: ast.Script, most_nested: int) -> tuple[list[Diagnostic], ast.Script]:
+    """The lints of a script, in the order of the text, and the script without the statements nested too deeply."""
+    found = list(continued_lines(script.source))
+    good: list[ast.Stmt] = []
+    for statement in script.body:
+        faults = list(expression_faults(statement, most_nested))
+        found += faults
+        if not any(fault.code == "LF0109" for fault in faults):
+            good.append(statement)
+    if len(good) < len(script.body):
+        script = ast.Script(script.source, tuple(good))
+    return sorted(found, key=lambda d: d.primary.start if d.primary else 0), script
 
 
 # -- LF0102 -----------------------------------------------------------------------------------------------------------
@@ -57,14 +64,23 @@ def _continued(source: Source, lexemes: list[Lexeme], piece: Piece) -> Iterator[
 # -- LF0107 -----------------------------------------------------------------------------------------------------------
 
 
-def bitwise_comparisons(roots: Iterable[Any]) -> Iterator[Diagnostic]:
-    """LF0107: `x > 0 & y > 0`, a chain of comparisons around `0 & y`."""
-    for node, _ in walk(roots):
+def expression_faults(root: Any, most_nested: int) -> Iterator[Diagnostic]:
+    """LF0107: `x > 0 & y > 0`, a chain of comparisons around `0 & y`. LF0109: nesting, then nothing more."""
+    for node, depth in walk(root):
+        if depth > most_nested:
+            yield nested(node.span, most_nested)
+            return
         if type(node) is ast.Compare and len(node.ops) > 1:
             for operand in node.operands[1:-1]:
                 if isinstance(operand, ast.Binary) and operand.op in ("&", "|", "^") and not operand.parens:
                     yield _bitwise(node, operand)
                     break
+
+
+def nested(span: Span, limit: int) -> Diagnostic:
+    """LF0109, where the nesting passes its limit."""
+    return error("LF0109", f"this is nested more than {limit} deep", span, "too deep here",
+                 fix="name a part of it with `let`")  # fmt: skip
 
 
 def _bitwise(node: ast.Compare, operand: ast.Binary) -> Diagnostic:
@@ -101,32 +117,27 @@ def _edited(span: Span, edits: Iterable[tuple[Span, str]]) -> str:
     return "\n".join(line.strip() for line in (out + text[at : end if end >= 0 else len(text)]).splitlines())
 
 
-# -- LF0109 and the walk ----------------------------------------------------------------------------------------------
+# -- the walk ---------------------------------------------------------------------------------------------------------
 
 
-def too_deep(roots: Iterable[Any], limit: int) -> Iterator[Span]:
-    """The span of the first expression in which more than `limit` are nested; a chain `a + b + c` counts once."""
-    for node, depth in walk(roots):
-        if depth > limit:
-            yield node.span
-            return
-
-
-@cache
-def _children(kind: Any) -> tuple[str, ...]:
+def _child_fields(kind: Any) -> tuple[str, ...]:
+    """The fields of a node that may hold nodes."""
     names = tuple(f.name for f in fields(kind))
     return tuple(n for n in names if not n.endswith("span") and n not in ("source", "op", "id", "text", "parens"))
 
 
-def walk(roots: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-    """Every node below some nodes with its depth, in the order of the text; the left of an operator is no deeper."""
-    stack = [(node, 0) for node in roots][::-1]
+_CHILDREN = {kind: _child_fields(kind) for kind in vars(ast).values() if is_dataclass(kind)}
+
+
+def walk(root: Any) -> Iterator[tuple[Any, int]]:
+    """A node and all below it with their depths, in the order of the text; the left of an operator is no deeper."""
+    stack = [(root, 0)]
     while stack:
         node, depth = stack.pop()
         yield node, depth
         below: list[tuple[Any, int]] = []
         chain = type(node) is ast.Binary
-        for name in _children(type(node)):
+        for name in _CHILDREN[type(node)]:
             value = getattr(node, name)
             inner = depth if chain and name == "left" else depth + 1
             if type(value) is tuple:

@@ -22,7 +22,7 @@ from loopfuse.frontend.lexemes import (
     divide,
     scan,
 )
-from loopfuse.frontend.lint import lint, too_deep
+from loopfuse.frontend.lint import expression_faults, lint, nested
 from loopfuse.frontend.syntax import Stop, explain
 
 MOST_NESTED = 200
@@ -48,9 +48,9 @@ def read(source: Source, collector: Collector) -> tuple[ast.Script, frozenset[st
     A checker that goes on must not call these names unknown.
     """
     reader = _Reader(source, collector)
-    script = reader.script()
-    for found in lint(script):
-        collector.add(found)
+    found, script = lint(reader.script(), MOST_NESTED)
+    for one in found:
+        collector.add(one)
     return script, frozenset(reader.lost)
 
 
@@ -104,7 +104,7 @@ class _Reader:
             script = ast.Script(self.source, tuple(self._statements(begin)))
         else:
             self._keep(builder.problems)
-        return self._shallow(script)
+        return script
 
     def expression(self) -> ast.Expr | None:
         """The text as one expression, or None after an error."""
@@ -118,10 +118,7 @@ class _Reader:
             self._scan(0)
             self._report(Piece(0, len(self.lexemes) - 1), stop, "")
             return None
-        self._keep(builder.problems)
-        for span in too_deep([value], MOST_NESTED):
-            self.collector.add(_nested(span))
-            return None
+        self._keep([*builder.problems, *expression_faults(value, MOST_NESTED)])
         return value
 
     def _keep(self, problems: Iterable[Diagnostic]) -> None:
@@ -141,19 +138,8 @@ class _Reader:
                 depth = min(depth, MOST_NESTED // 2)  # brackets that were never closed are another mistake
             depth = max(depth + (lexeme.text in OPENERS) - (lexeme.text in CLOSERS), 0)
             if depth > MOST_NESTED:
-                return _nested(Span(self.source, lexeme.start, lexeme.end))
+                return nested(Span(self.source, lexeme.start, lexeme.end), MOST_NESTED)
         return None
-
-    def _shallow(self, script: ast.Script) -> ast.Script:
-        """The script without the statements that are nested too deeply."""
-        good: list[ast.Stmt] = []
-        for statement in script.body:
-            spans = list(too_deep([statement], MOST_NESTED))
-            if spans:
-                self.collector.add(_nested(spans[0]))
-            else:
-                good.append(statement)
-        return script if len(good) == len(script.body) else ast.Script(self.source, tuple(good))
 
     # -- statement by statement --
 
@@ -281,8 +267,3 @@ class _Reader:
         if word in ("else", "elif", "except", "finally"):
             return False
         return word in statements.FOREIGN or after in ("=", ":=", ":", "(", "[") or after in statements.UPDATES
-
-
-def _nested(span: Span) -> Diagnostic:
-    return error("LF0109", f"this is nested more than {MOST_NESTED} deep", span, "too deep here",
-                 fix="name a part of it with `let`")  # fmt: skip
