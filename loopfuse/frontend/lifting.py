@@ -1,0 +1,190 @@
+"""What lifting a fold out of a nest takes: an array for its values, and reads that are safe without the loops it left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from loopfuse.dtypes import BOOL
+from loopfuse.frontend.terms import Node, Part, Terms
+from loopfuse.ir import Affine, Buffer, Dim, Interval, Load, Op, Ref, Require, Size
+from loopfuse.prove import Facts
+from loopfuse.rewrite import Fresh
+from loopfuse.sizes import ONE, ZERO, Poly
+
+
+@dataclass
+class World:
+    """What the nests of a program share: its declarations, fresh ids, and the arrays that lifting adds."""
+
+    sizes: dict[str, Size]
+    requires: tuple[Require, ...]
+    buffers: dict[str, Buffer]
+    fresh: Fresh
+    claimed: set[str] = field(default_factory=set)
+    mentioned: set[str] = field(default_factory=set)
+    known: Facts | None = None
+
+    def facts(self, dims: Sequence[Dim]) -> Facts:
+        """What holds inside loops over these indices, outer ones first."""
+        if self.known is None:
+            facts = Facts.empty()
+            for s in self.sizes.values():
+                facts = facts.size(s.id, s.least, s.multiple, s.value)
+            for r in self.requires:
+                facts = facts.assume(r.cond)
+            for b in self.buffers.values():
+                if b.range is not None:
+                    facts = facts.value_range(b.id, *b.range)
+            self.known = facts
+        found = self.known
+        for d in dims:
+            found = found.index(d.id, d.lo, d.hi, d.step)
+        return found
+
+    def only_sizes(self, poly: Poly) -> bool:
+        """Whether a polynomial is free of indices."""
+        return all(n in self.sizes for n in poly.names)
+
+    def claim(self, id: str) -> str:
+        """An id for an accumulator: its own, or if that is in use another."""
+        name = self.fresh(id) if id in self.claimed else id
+        self.claimed.add(name)
+        return name
+
+
+# -- arrays of lifted values ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An index as an axis of an array: the index of its first element, and its extent."""
+
+    first: Poly
+    extent: Poly
+
+
+def axes(world: World, trips: Sequence[Dim], dims: Sequence[Dim], own: Sequence[Dim]) -> list[Axis] | None:
+    """The axes of an array over the trips of scans and some indices, or None where it would have no shape in sizes.
+
+    `own` are the indices of the statement, whose extents are known not to be negative.
+    """
+    facts = world.facts((*trips, *dims))
+    found = []
+    for d in (*trips, *dims):
+        axis = _axis(world, facts, d)
+        if axis is None or not (any(d is o for o in (*trips, *own)) or facts.nonneg(axis.extent)):
+            return None
+        found.append(axis)
+    return found
+
+
+def _axis(world: World, facts: Facts, dim: Dim) -> Axis | None:
+    """The least value of an index and how many there are at the most; None if unknown, or with gaps."""
+    if dim.step != ONE:
+        return None
+    low, high = facts.bounds(Affine(Poly.of(dim.id)), frozenset(world.sizes))
+    lows, highs = list(low), [p + 1 for p in high]
+    if len(dim.lo) == 1 and world.only_sizes(dim.lo[0]):
+        lows = list(dim.lo)
+    if len(dim.hi) == 1 and world.only_sizes(dim.hi[0]):
+        highs = list(dim.hi)
+    return Axis(lows[0], highs[0] - lows[0]) if lows and highs else None
+
+
+def declare(world: World, name: str, value: Node, trips: Sequence[Dim], shape: list[Axis], part: Part | None) -> Buffer:
+    """A new array for a lifted value, of the fold `part` where it is one."""
+    window: tuple[Interval, ...] | None = None
+    if trips:
+        window = (
+            *(((Poly.of(t.id),), (Poly.of(t.id) + 1,)) for t in trips),
+            *(((ZERO,), (axis.extent,)) for axis in shape[len(trips) :]),
+        )
+    bounds: Interval | None = None
+    if part is not None and part.guard is None and part.where is None and value.expr.dtype.is_int:
+        found = part.fold.at or (part.fold.value if part.fold.monoid in ("max", "min") else None)
+        if found is not None:
+            low, high = world.facts((*trips, *part.fold.dims)).bounds(found, frozenset(world.sizes))
+            bounds = (low, high) if low or high else None
+    extents = tuple(axis.extent for axis in shape)
+    buffer = Buffer(name, value.expr.dtype, extents, window=window, range=bounds, span=value.expr.span)
+    world.buffers[name] = buffer
+    world.mentioned.update(*(p.names for p in extents))
+    return buffer
+
+
+# -- reads of folds that leave loops ----------------------------------------------------------------------------------
+
+
+def nonempty(world: World, terms: Terms, part: Part, left: Sequence[Dim], around: Sequence[Dim]) -> Node | None:
+    """The condition that the loops that a fold leaves are not empty, if its reads may need it. `around` are the indices
+    that it keeps, those of scans included."""
+    if not left:
+        return None
+    inside = {d.id for d in around}
+    doubtful = _doubtful(world, terms, part, around)
+    facts = world.facts(around) if doubtful else None
+    cond: Node | None = None
+    for d in left:
+        names = frozenset[str]().union(*(p.names for p in (*d.lo, *d.hi)))
+        if facts is None or not all(n in world.sizes or n in inside for n in names):
+            continue
+        if not any(names & mentioned for mentioned in doubtful):
+            continue
+        for lo in d.lo:
+            for hi in d.hi:
+                if not facts.nonneg(hi - lo - 1):
+                    more = Op("lt", (Affine(lo), Affine(hi)), BOOL, span=d.span)
+                    cond = terms.both(cond, terms.node(more))
+    return cond
+
+
+def _doubtful(world: World, terms: Terms, part: Part, around: Sequence[Dim]) -> list[frozenset[str]]:
+    """The names in every subscript and its extent that is not in range by the loops around and those of the fold."""
+    loads, dims = _inside(terms, part)
+    known = {d.id: d for d in (*around, *dims)}
+    facts: Facts | None = None
+    found = []
+    for load in loads:
+        shape = world.buffers[load.buffer].shape if load.buffer in world.buffers else ()
+        for sub, mode, extent in zip(load.subs, load.modes, shape, strict=False):
+            poly = sub.poly if isinstance(sub, Affine) else None
+            if mode is not None or (poly is not None and _plainly(known, poly, extent)):
+                continue
+            facts = facts or world.facts((*around, *dims))
+            if poly is None or not (facts.nonneg(poly) and facts.nonneg(extent - 1 - poly)):
+                found.append(extent.names | (poly.names if poly is not None else frozenset()))
+    return found
+
+
+def _inside(terms: Terms, part: Part) -> tuple[list[Load], list[Dim]]:
+    """The loads of a fold and of the folds in it, and the indices of those, outer ones first."""
+    loads: list[Load] = []
+    dims: list[Dim] = []
+    seen: set[int] = set()
+    stack: list[Node] = [part.ref]
+    while stack:
+        n = stack.pop()
+        if n.id in seen:
+            continue
+        seen.add(n.id)
+        stack.extend(n.args)
+        if isinstance(n.expr, Load):
+            loads.append(n.expr)
+        inner = terms.parts.get(n.mask) if isinstance(n.expr, Ref) else None
+        if inner is not None:
+            dims.extend(inner.fold.dims)
+            stack.extend(inner.terms)
+    return loads, dims
+
+
+def _plainly(known: dict[str, Dim], sub: Poly, extent: Poly) -> bool:
+    """Whether `index + c` is in range by the bounds of the index alone."""
+    for name in sub.names:
+        dim = known.get(name)
+        if dim is None:
+            continue
+        rest = sub - Poly.of(name)
+        lows, gaps = [p + rest for p in dim.lo], [extent - p - rest for p in dim.hi]
+        return any(p.is_const and p.constant >= 0 for p in lows) and any(p.is_const and p.constant >= 0 for p in gaps)
+    return sub.is_const and extent.is_const and 0 <= sub.constant < extent.constant
