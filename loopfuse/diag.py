@@ -158,9 +158,10 @@ class Collector:
     dropped: int = 0
 
     def add(self, diagnostic: Diagnostic) -> None:
-        """Keep a diagnostic, once for a code and place."""
+        """Keep a diagnostic; of several errors at one place the first is the cause, so that only it is kept."""
         span = diagnostic.primary
-        key = (diagnostic.code, span.source.name if span else diagnostic.message, span.start if span else -1)
+        kind = "error" if diagnostic.level == "error" else diagnostic.code
+        key = (kind, span.source.name if span else diagnostic.message, span.start if span else -1)
         if key in self.seen:
             return
         self.seen.add(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from loopfuse import ops
@@ -12,7 +13,7 @@ from loopfuse.frontend import ast
 from loopfuse.frontend.check.convert import describe
 from loopfuse.frontend.check.products import Products
 from loopfuse.frontend.check.reduce import ARRAY_FORMS, CUMULATIVE
-from loopfuse.frontend.check.values import Array, Element, Scalar, Value, WeakFloat, WeakInt
+from loopfuse.frontend.check.values import Array, Element, Scalar, Value, View, WeakFloat, WeakInt
 from loopfuse.ir import Op
 
 VIEWS = ("edge", "constant", "wrap", "reflect", "symmetric")
@@ -50,7 +51,11 @@ class Calling(Products):
         if name in CUMULATIVE:
             return self.cumulative(name, **self.matched(name, node, ("x",), ("axis", "dtype")))
         if name in ARRAY_FORMS:
-            return self.reduction(name, **self.matched(name, node, ("x",), ("axis", "keepdims", "dtype", "ddof")))
+            self.open_reductions.append(node)
+            try:
+                return self.reduction(name, **self.matched(name, node, ("x",), ("axis", "keepdims", "dtype", "ddof")))
+            finally:
+                self.open_reductions.pop()
         if name in VIEWS:
             return self.boundary(name, node)
         method: Callable[..., Value] = getattr(self, f"call_{name}")

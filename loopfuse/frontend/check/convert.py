@@ -356,7 +356,9 @@ class Convert(Emit):
         if span is None or not span.text.isidentifier():
             return ()
         entry = self.scope.find(span.text)
-        return ((entry.span, f"{span.text} is {dtype}"),) if entry and entry.span else ()
+        if entry is None:
+            return ()
+        return ((entry.type.head_span if entry.type else entry.span, f"{span.text} is {dtype}"),)
 
     def mixed_literal(self, row: ops.OpRow, common: DType, owner: Span | None, where: Span, span: Span) -> NoReturn:
         """A fractional number beside an integer or a bool."""
@@ -427,7 +429,7 @@ class Convert(Emit):
         for _, s in shapes:
             entry = self.scope.find(s.text) if s.text.isidentifier() else None
             if entry and entry.span:
-                also.append((entry.span, s.text))
+                also.append((entry.type.span if entry.type else entry.span, s.text))
         self.fail("LF0402", f"cannot broadcast {' with '.join(dict.fromkeys(texts)) if len(set(texts)) > 1 else texts[0]}", span,
                   f"{where} {a} and {b}", *also, fix=fix)  # fmt: skip
 

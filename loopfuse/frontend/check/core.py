@@ -12,8 +12,8 @@ from typing import NoReturn
 from loopfuse.diag import Collector, Diagnostic, Fix, Span, error
 from loopfuse.dtypes import BOOL, DType
 from loopfuse.frontend import typed
+from loopfuse.frontend.ast import Call, FnDecl
 from loopfuse.frontend.ast import Expr as Ast
-from loopfuse.frontend.ast import FnDecl
 from loopfuse.frontend.check.values import Scope, Value
 from loopfuse.ir import Affine, Buffer, Const, Dim, Directive, Expr, Load, Op, Ref, Require, Select, Size
 from loopfuse.prove import Facts
@@ -66,6 +66,7 @@ class Core:
         self.numerics = "default"
         self.calling: list[FnDecl] = []
         self.call_spans: list[Span] = []
+        self.open_reductions: list[Call] = []
         self.scope = Scope()
 
     # -- to be given by later parts -------------------------------------------------------------------------------

@@ -241,7 +241,7 @@ class Declarations(Statements):
     def fresh_name(self, name: str, span: Span) -> None:
         """Indices, arrays, sizes and params share one namespace."""
         entry = self.scope.values.get(name)
-        if entry is not None:
+        if entry is not None and not isinstance(entry.value, Poison):
             self.fail(
                 "LF0205", f"`{name}` is defined twice", span, f"already a {entry.what}", (entry.span, "defined here")
             )
@@ -285,9 +285,8 @@ class Declarations(Statements):
         self.buffers[buffer.id] = buffer
         default = node.source.value if node.source is not None else None
         self.inputs.append(typed.Input(node.name, buffer.id, dtype, default, node.span))
-        self.scope.values[node.name] = Entry(
-            self.stored(buffer.id, dtype, tuple(shape), ()), node.name_span.to(node.type.span), "input"
-        )
+        value_of = self.stored(buffer.id, dtype, tuple(shape), ())
+        self.scope.values[node.name] = Entry(value_of, node.name_span, "input", type=node.type)
 
     # -- conditions known from the start ------------------------------------------------------------------------------------------
 

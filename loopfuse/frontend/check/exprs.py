@@ -10,6 +10,7 @@ from loopfuse.dtypes import BOOL, DTYPES, F32, I64, DType, promote
 from loopfuse.frontend import ast
 from loopfuse.frontend.check.calls import Calls
 from loopfuse.frontend.check.convert import describe
+from loopfuse.frontend.check.core import Failed
 from loopfuse.frontend.check.reduce import GENERATORS
 from loopfuse.frontend.check.values import (
     Array,
@@ -285,6 +286,8 @@ class Exprs(Calls):
     def call(self, node: ast.Call) -> Value:
         """A call or a reduction."""
         function = self.callee(node.fn)
+        if function.decl is None and function.builtin is None:
+            raise Failed  # its definition did not parse
         if node.gen is not None:
             if function.decl is not None or function.builtin not in GENERATORS:
                 self.fail("LF0217", f"`{function.name}` does not take a `for` clause", node.span, "not a reduction",

@@ -144,6 +144,7 @@ class Index(Convert):
                     "before the first element",
                 )
             return Fixed(Affine(extent - back, span=sub.span), None)
+        self.index_known(sub)
         value = self.expr(sub)
         if isinstance(value, Array):
             if value.dtype == BOOL:
@@ -156,6 +157,24 @@ class Index(Convert):
             return Gathered(value, sub.span)
         e = self.subscript_expr(value, sub.span)
         return Fixed(e, self.judged(e, extent, sub.span, node, k))
+
+    def index_known(self, sub: ast.Expr) -> None:
+        """A name in a subscript that nothing binds is an index without a range."""
+        if not isinstance(sub, ast.Name) or self.scope.find(sub.id) is not None or sub.id in ("inf", "nan", "pi"):
+            return
+        name = sub.id
+        near = self.suggest(name, self.scope.names()) if len(name) > 2 else None
+        if near is not None:
+            self.fail("LF0203", f"unknown name `{name}`", sub.span, "not defined here", fix=f"did you mean `{near}`?")
+        call = self.open_reductions[-1] if self.open_reductions else None
+        if call is None:
+            self.fail("LF0301", f"index `{name}` has no range", sub.span, f"`{name}` is not a size, an array or a bound index",
+                      fix=f"bind it on the left side: let y[{name}] = ...")  # fmt: skip
+        head = Span(call.span.source, call.span.start, call.fn.span.end + 1)
+        inside = call.span.text[:-1] + f" for {name})"
+        self.fail("LF0301", f"index `{name}` has no range", sub.span, f"`{name}` is not a size, an array or a bound index",
+                  (head, "this reduction binds no index"), notes=("unlike einsum, .lf never sums an index silently",),
+                  fix=self.whole_statement(call.span, inside))  # fmt: skip
 
     def subscript_expr(self, value: Value, span: Span) -> Expr:
         """An integer value as a subscript, a polynomial where it is one."""

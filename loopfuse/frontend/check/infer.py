@@ -57,6 +57,12 @@ def children(node: Node) -> Iterable[Node]:
             return ()
 
 
+def dims_span(type_: ast.TypeExpr) -> Span:
+    """The dims of a type, without the brackets."""
+    dims = type_.dims or ()
+    return dims[0].span.to(dims[-1].span) if dims else type_.span
+
+
 def generator(node: Node) -> ast.For | None:
     """The `for` clause of a reduction or comprehension."""
     return node.gen if isinstance(node, ast.Call | ast.Comprehension) else None
@@ -218,16 +224,12 @@ class Infer(Index):
 
     def two_extents(self, name: str, first: Use, other: Use) -> NoReturn:
         """Bare uses that disagree."""
-        seen: set[str] = set()
         also: list[tuple[Span | None, str]] = []
-        for use in (other, first):
-            if use.origin is not None and use.base not in seen:
-                seen.add(use.base)
         also.append((first.span, f"but over {first.extent} here (axis {first.axis} of {first.base})"))
-        if other.origin is not None:
-            entry = self.scope.find(other.base)
-            if entry is not None and isinstance(entry.value, Array):
-                also.append((other.origin, f"{other.base} is declared {entry.value}"))
+        entry = self.scope.find(other.base)
+        if other.origin is not None and entry is not None and isinstance(entry.value, Array):
+            place = dims_span(entry.type) if entry.type else other.origin
+            also.append((place, f"{other.base} is declared {entry.value}"))
         span, label = other.span, f"`{name}` ranges over {other.extent} here (axis {other.axis} of {other.base})"
         a, b = first.extent, other.extent
         fix = f"did you mean `require {a} == {b}`?" if a.name and b.name else f"write the range: {name} in 0..{a}"

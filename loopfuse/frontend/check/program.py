@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from loopfuse.diag import Collector, Source, Span, error
 from loopfuse.frontend import ast, typed
 from loopfuse.frontend.check.declarations import Declarations
+from loopfuse.frontend.check.statements import defined
+from loopfuse.frontend.check.values import Entry, Function, Poison
 from loopfuse.frontend.parse import parse_recovering
+
+DEFINES = re.compile(r"\b(?:let|input|output|param|size|accum|fn|emit)\s+(\w+)")
 
 
 class Program(Declarations):
     """A whole script."""
 
-    def run(self, script: ast.Script, name: str) -> typed.TypedProgram | None:
-        """Check a parsed script; None after errors."""
+    def run(self, script: ast.Script, name: str, lost: Iterable[str] = ()) -> typed.TypedProgram | None:
+        """Check a parsed script; None after errors. `lost` are names whose definitions did not parse."""
+        for missing in lost:
+            self.scope.values[missing] = Entry(Poison(), None)
+            self.scope.functions[missing] = Function(missing)
         for phase in (self.imports, self.functions, self.declare_dims, self.declare_sizes, self.declare_params, self.declare_inputs,
                       self.early_requires, self.param_domains, self.input_domains):  # fmt: skip
             phase(script)
@@ -57,4 +65,9 @@ def check_source(source: Source, *, sizes: Mapping[str, int] | None = None, sear
                  collector: Collector) -> typed.TypedProgram | None:  # fmt: skip
     """Parse and check a source; what parses is checked even after syntax errors, and None is returned for any error."""
     script = parse_recovering(source, collector)
+    if collector.errors:
+        # What failed to parse was meant to define something: using that must not be a second error.
+        parsed = {n for node in script.body for n in defined(node)}
+        lost = {m.group(1) for m in DEFINES.finditer(source.text)} - parsed
+        return Program(collector, dict(sizes or {}), search).run(script, "program", lost)
     return check_script(script, collector, sizes=sizes, search=search)

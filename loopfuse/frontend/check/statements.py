@@ -32,7 +32,7 @@ def defined(node: ast.Stmt) -> list[str]:
         case ast.LetDecl(lhs=lhs) if lhs.names:
             return [n for n, _ in lhs.names]
         case ast.LetDecl(lhs=lhs) | ast.OutputDecl(lhs=lhs):
-            return [lhs.name]
+            return [] if node.value is None else [lhs.name]
         case ast.InputDecl(name=name) | ast.ParamDecl(name=name) | ast.SizeDecl(name=name) | ast.AccumDecl(name=name):
             return [name]
         case ast.ScanDecl(carries=carries, body=body):
@@ -60,8 +60,7 @@ class Statements(Loops):
             if self.calling or self.dry:
                 raise
             for name in defined(node):
-                if name not in self.scope.values or not isinstance(node, ast.OutputDecl) or node.value is not None:
-                    self.scope.values[name] = Entry(Poison(), None)
+                self.scope.values[name] = Entry(Poison(), None)
 
     def run_statement(self, node: ast.Stmt) -> None:
         """One statement."""

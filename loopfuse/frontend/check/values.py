@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from loopfuse.diag import Span
 from loopfuse.dtypes import DType
 from loopfuse.frontend.ast import Expr as Ast
-from loopfuse.frontend.ast import FnDecl
+from loopfuse.frontend.ast import FnDecl, TypeExpr
 from loopfuse.ir import Affine, Expr, Mode
 from loopfuse.sizes import Poly
 
@@ -158,6 +158,7 @@ class Entry:
     span: Span | None
     what: str = "value"
     used: bool = False
+    type: TypeExpr | None = None
 
 
 @dataclass(slots=True)
