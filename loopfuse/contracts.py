@@ -153,18 +153,21 @@ def check_domains(typed: TypedProgram, sizes: Mapping[str, int], inputs: Mapping
     domains = [c for c in typed.checks if c.domain_of]
     if not domains:
         return
-    program = lower(typed, roots=[c.buffer for c in domains])
-    found = reference.run(program, _needed(program, inputs), dict(sizes)).outputs
+    found = compute(typed, [c.buffer for c in domains], sizes, inputs)
     collector = Collector()
-    for check in domains:
-        holds = np.asarray(found[check.buffer])
+    for check, holds in zip(domains, found, strict=True):
         if not holds.all():
             collector.add(_outside(typed, check, holds, sizes, inputs))
     collector.raise_errors()
 
 
-def _needed(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    return {b.id: inputs[b.id] for b in program.buffers if b.role in ("in", "param")}
+def compute(typed: TypedProgram, roots: list[str], sizes: Mapping[str, int], inputs: Mapping[str, Array],
+            ) -> list[Array]:  # fmt: skip
+    """The values of buffers, by the reference interpreter, and of nothing that they do not depend on."""
+    program = lower(typed, roots=roots)
+    needed = {b.id: inputs[b.id] for b in program.buffers if b.role in ("in", "param")}
+    found = reference.run(program, needed, dict(sizes)).outputs
+    return [np.asarray(found[b.id]) for b in program.buffers if b.role == "out"]
 
 
 def _outside(typed: TypedProgram, check: Check, holds: Array, sizes: Mapping[str, int], inputs: Mapping[str, Array],
@@ -234,9 +237,7 @@ def _compute(typed: TypedProgram, values: list[Expr], dims: tuple[Dim, ...], fol
     buffers = tuple(Buffer(f"witness.{k}", v.dtype, shape) for k, v in enumerate(values))
     defines = tuple(Define(b.id, dims, subs, v, folds) for b, v in zip(buffers, values, strict=True))
     extended = replace(typed, buffers=(*typed.buffers, *buffers), body=(*typed.body, *defines))
-    program = lower(extended, roots=[b.id for b in buffers])
-    found = reference.run(program, _needed(program, inputs), dict(sizes)).outputs
-    return [np.asarray(found[b.id]) for b in buffers]
+    return compute(extended, [b.id for b in buffers], sizes, inputs)
 
 
 # -- what a domain says of each element -------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def output_place(output: Output) -> Place | None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of a run: outputs by name in order, and every computed buffer by id."""
+    """The results of a run: outputs by name in order, and every root by its buffer's id."""
 
     outputs: dict[str, Array]
     buffers: dict[str, Array]
@@ -220,8 +220,9 @@ def execute(lowered: Lowered, bound: Bound, *, backend: str = "auto", limit: int
         result = reference.run(lowered.program, inputs, bound.sizes, limit=allowed, progress=progress)
     if result.faults:
         raise UserError([_fault(span) for span in result.faults])
-    outputs = {o.name: result.outputs[o.buffer] for o in lowered.typed.outputs}
-    return Outcome(outputs, dict(result.outputs))
+    ends = [b.id for b in lowered.program.buffers if b.role == "out"]
+    buffers = {root: result.outputs[end] for root, end in zip(lowered.roots, ends, strict=True)}
+    return Outcome({o.name: buffers[o.buffer] for o in lowered.typed.outputs}, buffers)
 
 
 def _check_memory(program: Program, bound: Bound, allowed: int) -> None:

@@ -210,7 +210,7 @@ def tables() -> Tables:
     """The tables of the language, from the cache or built."""
     text = grammar_text()
     key = hashlib.sha256(f"{FORMAT}\n{STARTS}\n{text}".encode()).hexdigest()[:16]
-    folder = _cache_folder()
+    folder = cache_folder()
     path = folder / f"grammar-{key}.json" if folder else None
     if path and (found := _load(path)):
         return found
@@ -310,7 +310,8 @@ def _revive(plain: dict[str, Any]) -> Tables:
     )
 
 
-def _cache_folder() -> Path | None:
+def cache_folder() -> Path | None:
+    """The folder for what costs time to make again; None where there is no home folder."""
     if named := os.environ.get("LOOPFUSE_CACHE_DIR"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
