@@ -88,7 +88,6 @@ class _Reader:
     lexemes: list[Lexeme] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     skip_deeper: int = -1  # the column of a statement with a Python block: what is indented deeper belongs to it
-    failed: str = ""  # the keyword of the statement before, where it failed
     skip_next: bool = False  # the next statement begins with a reserved word that was meant as a name
 
     def script(self) -> ast.Script:
@@ -149,14 +148,23 @@ class _Reader:
 
     def _statements(self, begin: int) -> Iterator[ast.Stmt]:
         self._scan(begin)
-        for piece in divide(self.source.text, self.lexemes):
-            headless = self.failed in ("fn", "scan") and self.lexemes[piece.first].text in INNER_ONLY
-            if headless:
-                self._lose(piece)
-            elif not self._skipped(piece):
+        text = self.source.text
+        failed, block = False, -1  # whether the statement before failed; the column of a block that did
+        for piece in divide(text, self.lexemes):
+            start = self.lexemes[piece.first].start
+            follows = failed and not begins_line(text, start) and self._fails(piece, "start")
+            block = block if column(text, start) > block else -1
+            if follows or (block >= 0 and self.lexemes[piece.first].text in INNER_ONLY):
+                self._lose(piece)  # the rest of a line that failed, or of a block that was not understood
+                continue
+            before = len(self.collector.found) + self.collector.dropped
+            if not self._skipped(piece):
                 yield from self._piece(piece, "start", "")
             elif (following := self._resume(piece, piece.first, self.skip_deeper)) is not None:
                 yield from self._piece(Piece(following, piece.last), "start", "")
+            failed = len(self.collector.found) + self.collector.dropped > before
+            if failed and self.lexemes[piece.first].text in ("fn", "scan"):
+                block = column(text, start)
 
     def _skipped(self, piece: Piece) -> bool:
         """Whether a statement belongs to one that was already reported."""
@@ -186,7 +194,6 @@ class _Reader:
         """The statements of a piece; reports what is wrong in it, and goes on behind that."""
         while piece.first < piece.last:
             made, stop = self._parse(piece, start)
-            self.failed = self.lexemes[piece.first].text if stop else ""
             if stop is None:
                 yield from made
                 return
@@ -213,14 +220,14 @@ class _Reader:
         """The statement of the block that is wrong in itself, where that is what is wrong."""
         at = self._at(piece, stop)
         for inner in piece.inner:
-            if inner.first < at <= inner.last and self._fails(inner):
+            if inner.first < at <= inner.last and self._fails(inner, "inner"):
                 return inner
         return None
 
-    def _fails(self, piece: Piece) -> bool:
+    def _fails(self, piece: Piece, start: str) -> bool:
         begin, end = self.lexemes[piece.first].start, self.lexemes[piece.last - 1].end
         try:
-            tables().parse(self.source.text, "inner", Builder(self.source), begin, end)
+            tables().parse(self.source.text, start, Builder(self.source), begin, end)
         except Unexpected:
             return True
         return False

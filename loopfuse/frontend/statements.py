@@ -236,9 +236,8 @@ def reserved_word(stop: Stop) -> Diagnostic | None:
                      fix="an extent is written x.shape[0]")  # fmt: skip
     if stop.wants_operand or stop.complete:
         usable = here.text not in ("and", "or", "if", "else", "for", "not", "None") and not stop.complete
-        used = (
-            follows in ("+", "-", "*", "/", "**", ")", "]", ",", ".", "[", "<", ">", "==") or stop.after.kind == "end"
-        )
+        ends = ("+", "-", "*", "/", "**", ")", "]", ",", ".", "[", "<", ">", "==")
+        used = follows in ends or stop.after.kind == "end" or (follows == "=" and bool(stop.opens()))
         if usable and used and (here.text not in STARTERS or stop.ended):
             return error(
                 "LF0103", f"`{here.text}` is a word of the language", stop.span(stop.at), "not the name of a value"
