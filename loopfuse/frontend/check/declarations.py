@@ -164,7 +164,9 @@ class Declarations(Statements):
                       fix=f"param {node.name}: i32 = ... for a run-time number")  # fmt: skip
         if poly.is_const:
             fixed = self.overrides.get(node.name, poly.constant)
-            self.add_size(Size(node.name, "compile", fixed, value=fixed, span=node.span), node.name_span, "size")
+            self.add_size(
+                Size(node.name, "compile", min(fixed, 0), value=fixed, span=node.span), node.name_span, "size"
+            )
             return
         if node.name in self.overrides:
             self.fail(
@@ -177,7 +179,7 @@ class Declarations(Statements):
         fixed_poly = poly.subs(self.known_sizes())
         if fixed_poly.is_const:
             self.add_size(
-                Size(node.name, "compile", fixed_poly.constant, value=fixed_poly.constant, span=node.span),
+                Size(node.name, "compile", min(fixed_poly.constant, 0), value=fixed_poly.constant, span=node.span),
                 node.name_span,
                 "size",
             )
@@ -309,7 +311,7 @@ class Declarations(Statements):
                 return
             cond = self.condition(node.where)
             if any(isinstance(e, Load) for e in parts((cond,))):
-                self.domain(node.name, cond, (), node.where, node.span)
+                self.domain(node.name, cond, (), (), (), node.where, node.span)
             else:
                 self.add_require(cond, f"param {node.name} where {node.where.span.text}", node.span)
 
@@ -324,20 +326,20 @@ class Declarations(Statements):
                 return
             value = self.truth(self.expr(node.where), node.where.span)
             with self.context():
-                dims = self.axes(value.shape if isinstance(value, Array) else ())
-                subs = tuple(Affine(Poly.of(d.id)) for d in dims)
+                shape = value.shape if isinstance(value, Array) else ()
+                dims, subs = self.axes(shape)
                 e = value.at(subs, ()) if isinstance(value, Array) else value.expr
-                self.domain(node.name, e, dims, node.where, node.span)
+                self.domain(node.name, e, shape, dims, subs, node.where, node.span)
             held = next(i.buffer for i in self.inputs if i.name == node.name)
             if self.buffers[held].dtype.is_int:
                 self.learn_domain(held, e)
 
         self.each(script, ast.InputDecl, run)
 
-    def domain(self, name: str, e: Expr, dims: tuple[Dim, ...], node: ast.Expr, span: Span) -> None:
+    def domain(self, name: str, e: Expr, shape: tuple[Poly, ...], dims: tuple[Dim, ...], subs: tuple[Expr, ...], node: ast.Expr,
+               span: Span) -> None:  # fmt: skip
         """The definition that evaluates a domain, element by element."""
-        subs = tuple(Affine(Poly.of(d.id)) for d in dims)
-        buffer = self.declare("domain", BOOL, tuple(d.hi[0] for d in dims), span)
+        buffer = self.declare("domain", BOOL, shape, span)
         self.define(buffer, dims, subs, e, span)
         self.checks.append(typed.Check(buffer, node.span.text, f"domain of {name}", name, span=node.span))
 

@@ -204,10 +204,7 @@ class Definitions(Exprs):
             for d in dims:
                 self.fits(d.hi[0], f"the extent of `{d.id}`", d.span or lhs.span)
             subs = tuple(Affine(Poly.of(d.id)) for d in dims)
-            around = self.outer((value,), {d.id for d in dims})
-            bases = tuple(self.base(d, lhs.span) for d in around)
-            extents = tuple(self.extent(d, b, lhs.span) for d, b in zip(around, bases, strict=True))
-            lead = tuple(Affine(Poly.of(d.id) - b) for d, b in zip(around, bases, strict=True))
+            around, extents, lead = self.surroundings(value, tuple(dims), node.span)
             buffer = self.declare(lhs.name, value.dtype, (*extents, *shape), lhs.name_span)
             self.define(buffer, (*around, *dims), (*self.trip_subs(), *lead, *subs), value, lhs.span)
         return self.stored(buffer, value.dtype, shape, (*self.trip_subs(), *lead))

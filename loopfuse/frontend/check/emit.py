@@ -83,14 +83,13 @@ class Emit(Core):
                 pending |= refs(fold_exprs(fold))
         return tuple(fold for name, fold in self.folds.items() if name in found)
 
-    def define(
-        self, buffer: str, dims: tuple[Dim, ...], subs: tuple[Expr, ...], value: Expr, span: Span | None
-    ) -> None:
-        """`par dims: buffer[subs] = value`, and what is known of the values from now on."""
+    def define(self, buffer: str, dims: tuple[Dim, ...], subs: tuple[Expr, ...], value: Expr, span: Span | None,
+               whole: bool = True) -> None:  # fmt: skip
+        """`par dims: buffer[subs] = value`, and, where that is the whole definition, what is known of the values."""
         if self.dry:
             return
         self.body.append(typed.Define(buffer, dims, subs, value, self.needed((value,)), span))
-        if value.dtype.is_int or value.dtype == BOOL:
+        if whole and (value.dtype.is_int or value.dtype == BOOL):
             self.learn(buffer, subs, value)
 
     def learn(self, buffer: str, subs: tuple[Expr, ...], value: Expr) -> None:
@@ -103,16 +102,25 @@ class Emit(Core):
             self.know(lambda facts: facts.define(buffer, ids, value))
         if value.dtype.is_int:
             lo, hi = self.bare.bounds(value, frozenset(self.sizes))
+            lo = tuple(p for p in lo if not (p.is_const and p.constant <= value.dtype.least))
+            hi = tuple(p for p in hi if not (p.is_const and p.constant >= value.dtype.greatest))
             if lo or hi:
                 held = self.buffers[buffer]
                 self.buffers[buffer] = Buffer(held.id, held.dtype, held.shape, held.role, held.scope, held.window,
                                               (lo, hi), span=held.span)  # fmt: skip
                 self.know(lambda facts: facts.value_range(buffer, lo, hi))
 
-    def axes(self, shape: tuple[Poly, ...], names: tuple[str, ...] = ()) -> tuple[Dim, ...]:
-        """Fresh indices over a shape."""
-        return tuple(self.index(names[k] if k < len(names) else LETTERS[k % 9], (ZERO,), (extent,))
-                     for k, extent in enumerate(shape))  # fmt: skip
+    def axes(self, shape: tuple[Poly, ...]) -> tuple[tuple[Dim, ...], tuple[Expr, ...]]:
+        """Fresh indices over a shape and the subscripts that they make; an axis written 1 needs no loop."""
+        dims: list[Dim] = []
+        subs: list[Expr] = []
+        for k, extent in enumerate(shape):
+            if extent == ONE:
+                subs.append(Affine(ZERO))
+            else:
+                dims.append(self.index(LETTERS[k % 9], (ZERO,), (extent,)))
+                subs.append(Affine(Poly.of(dims[-1].id)))
+        return tuple(dims), tuple(subs)
 
     def outer(self, exprs: tuple[Expr | None, ...], bound: set[str]) -> tuple[Dim, ...]:
         """The dims of the equation around (not of scans) on which expressions depend, through folds too."""
@@ -131,19 +139,25 @@ class Emit(Core):
             return value
         shape = value.shape if isinstance(value, Array) else ()
         with self.context():
-            own = self.axes(shape)
-            subs = tuple(Affine(Poly.of(d.id)) for d in own)
+            own, subs = self.axes(shape)
             e = value.at(subs, ()) if isinstance(value, Array) else value.expr
-            around = self.outer((e,), {d.id for d in own})
-            bases = tuple(self.base(d, span) for d in around)
-            extents = tuple(self.extent(d, base, span) for d, base in zip(around, bases, strict=True))
+            around, extents, lead = self.surroundings(e, own, span)
             buffer = self.declare(name, e.dtype, (*extents, *shape), span)
-            lead = tuple(Affine(Poly.of(d.id) - base) for d, base in zip(around, bases, strict=True))
             guard = conjunction(self.guards)
             if guard is not None:
                 e = Select(guard, e, Const(0, e.dtype), span=span)
             self.define(buffer, (*around, *own), (*self.trip_subs(), *lead, *subs), e, span)
         return self.stored(buffer, e.dtype, shape, (*self.trip_subs(), *lead))
+
+    def surroundings(
+        self, e: Expr, own: tuple[Dim, ...], span: Span | None
+    ) -> tuple[tuple[Dim, ...], tuple[Poly, ...], Subs]:
+        """The indices around on which an element depends: their dims, and the extents and subscripts of the leading
+        axes that a buffer needs for them."""
+        dims = self.outer((e,), {d.id for d in own})
+        bases = tuple(self.base(d, span) for d in dims)
+        extents = tuple(self.extent(d, base, span) for d, base in zip(dims, bases, strict=True))
+        return dims, extents, tuple(Affine(Poly.of(d.id) - base) for d, base in zip(dims, bases, strict=True))
 
     def base(self, dim: Dim, span: Span | None) -> Poly:
         """The least value of an index, in sizes."""

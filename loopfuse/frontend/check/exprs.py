@@ -423,11 +423,8 @@ class Exprs(Calls):
                 self.equation = before
             bases = [self.base(d, node.span) for d in dims]
             shape = tuple(self.extent(d, b, node.span) for d, b in zip(dims, bases, strict=True))
-            around = self.outer((e,), {d.id for d in dims})
-            outer_bases = tuple(self.base(d, node.span) for d in around)
-            extents = tuple(self.extent(d, b, node.span) for d, b in zip(around, outer_bases, strict=True))
+            around, extents, lead = self.surroundings(e, tuple(dims), node.span)
             buffer = self.declare("array", e.dtype, (*extents, *shape), node.span)
-            lead = tuple(Affine(Poly.of(d.id) - b) for d, b in zip(around, outer_bases, strict=True))
             own = tuple(Affine(Poly.of(d.id) - b) for d, b in zip(dims, bases, strict=True))
             self.define(buffer, (*around, *dims), (*self.trip_subs(), *lead, *own), e, node.span)
         for extent in shape:

@@ -360,8 +360,8 @@ class Index(Convert):
     def judge_gather(self, gather: Gathered, extent: Poly, node: ast.Subscript | None, k: int) -> Mode | None:
         """Judge a gather by an element of its index array."""
         with self.context():
-            dims = self.axes(gather.index.shape)
-            e = cast(gather.index.at(tuple(Affine(Poly.of(d.id)) for d in dims), ()), I64)
+            _, subs = self.axes(gather.index.shape)
+            e = cast(gather.index.at(subs, ()), I64)
             return self.judged(e, extent, gather.span, node, k)
 
     def moded(self, array: Array, needed: tuple[bool, ...], span: Span | None) -> Array:

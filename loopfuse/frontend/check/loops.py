@@ -14,7 +14,7 @@ from loopfuse.frontend.check.core import Trip, cast, conjunction
 from loopfuse.frontend.check.definitions import Definitions
 from loopfuse.frontend.check.infer import Use
 from loopfuse.frontend.check.values import Array, Element, Entry, Poison, Scalar, Scope, WeakInt
-from loopfuse.ir import Affine, Buffer, Dim, Expr, Load, Mode, Op
+from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Load, Mode, Op
 from loopfuse.sizes import ONE, ZERO, Poly
 
 COMBINE = {"+=": "sum", "*=": "prod", "max=": "max", "min=": "min", "|=": "bitor", "&=": "bitand", "^=": "bitxor"}
@@ -110,10 +110,9 @@ class Loops(Definitions):
         shape = settled.shape if isinstance(settled, Array) else ()
         lead = tuple((self.hull(t.count, c.span), ONE) for t in self.trips)
         buffer = self.declare_carry(c, settled.dtype, shape, lead, count, trip)
-        own = self.axes(shape)
-        subs = tuple(Affine(Poly.of(d.id)) for d in own)
+        own, subs = self.axes(shape)
         e = settled.at(subs, ()) if isinstance(settled, Array) else settled.expr
-        self.define(buffer, own, (*self.trip_subs(), Affine(ZERO), *subs), e, c.span)
+        self.define(buffer, own, (*self.trip_subs(), Affine(ZERO), *subs), e, c.span, whole=False)
         return Carried(c.name, buffer, settled.dtype, shape, c.span)
 
     def declare_carry(self, c: ast.Carry, dtype: DType, shape: tuple[Poly, ...], lead: tuple[tuple[Poly, Poly], ...],
@@ -173,10 +172,9 @@ class Loops(Definitions):
     def store_at(self, buffer: str, value: Array | Scalar, lead: tuple[Expr, ...], span: Span) -> None:
         """Store a value behind fixed leading subscripts."""
         with self.context():
-            own = self.axes(value.shape if isinstance(value, Array) else ())
-            subs = tuple(Affine(Poly.of(d.id)) for d in own)
+            own, subs = self.axes(value.shape if isinstance(value, Array) else ())
             e = value.at(subs, ()) if isinstance(value, Array) else value.expr
-            self.define(buffer, own, (*lead, *subs), e, span)
+            self.define(buffer, own, (*lead, *subs), e, span, whole=False)
 
     def finish_carries(self, carries: list[Carried], now: tuple[Expr, ...], ahead: tuple[Expr, ...]) -> None:
         """A carry that no `next` advances is kept."""
@@ -333,13 +331,15 @@ class Loops(Definitions):
     def scatter_result(self, node: ast.AccumDecl, monoid: str, dtype: DType, acc_dtype: DType, acc: str, shape: tuple[Poly, ...],
                        dims: tuple[Dim, ...], where: Expr | None, updates: list[typed.Update]) -> None:  # fmt: skip
         """Combine the accumulator with its start and bind the result."""
-        out = self.axes(shape)
-        subs = tuple(Affine(Poly.of(d.id)) for d in out)
+        out, subs = self.axes(shape)
         total: Expr = Load(acc, subs, (None,) * len(subs), acc_dtype)
         init = self.element(self.expr(node.init), node.init.span)
         start = self.initial(init, subs, dtype, acc_dtype, shape, node)
-        combined = Op(ops.MONOIDS[monoid].op, (start, total), acc_dtype, span=node.span)
-        result = cast(combined, dtype)
+        monoid_row = ops.MONOIDS[monoid]
+        neutral = ops.to_bits(monoid_row.identity(acc_dtype), acc_dtype)
+        if not (isinstance(start, Const) and start.bits == neutral):
+            total = Op(monoid_row.op, (start, total), acc_dtype, span=node.span)
+        result = cast(total, dtype)
         where = conjunction((*self.guards, where))
         buffer = self.declare(node.name, dtype, shape, node.name_span)
         if not self.dry:
@@ -373,4 +373,6 @@ class Loops(Definitions):
                 f"its type is {e.dtype}",
                 fix=f"{dtype}(...)",
             )
+        if isinstance(e, Const) and acc_dtype != dtype:
+            return Const(ops.constant(float(ops.from_bits(e.bits, dtype)), acc_dtype), acc_dtype)
         return cast(e, acc_dtype)

@@ -77,7 +77,7 @@ class Products(Shapes):
                 lead, rest = subs[: len(batch)], list(subs[len(batch) :])
                 left_subs = (*self.batch_subs(lead, batch_a), *((rest.pop(0),) if not row else ()), kk)
                 right_subs = (*self.batch_subs(lead, batch_b), kk, *((rest.pop(0),) if not column else ()))
-                return self.contract(a.at(left_subs, ()), b.at(right_subs, ()), (k,), dtype, "matmul", span)
+                return self.contract(a.at(left_subs, ()), b.at(right_subs, ()), (k,), dtype, "dot", span)
 
         return self.product(element, shape, dtype, "matmul", span)
 
@@ -169,7 +169,7 @@ class Products(Shapes):
                     term = Op("mul", (term, f), wide, span=span)
                 if not summed:
                     return term
-                return cast(self.fold("einsum", "sum", wide, dims, term, None, span), dtype)
+                return cast(self.fold("dot", "sum", wide, dims, term, None, span), dtype)
 
         return self.product(element, shape, dtype, "einsum", span)
 

@@ -10,6 +10,7 @@ from loopfuse.dtypes import BOOL, I64, DType
 from loopfuse.frontend import ast, typed
 from loopfuse.frontend.check.convert import describe
 from loopfuse.frontend.check.core import cast, conjunction
+from loopfuse.frontend.check.emit import LETTERS
 from loopfuse.frontend.check.infer import Infer
 from loopfuse.frontend.check.values import Array, Modes, NoValue, Scalar, Scope, Subs, Tuple, Type, Value, WeakInt
 from loopfuse.ir import Affine, Const, Dim, Expr, Op, Ref, Select
@@ -230,7 +231,7 @@ class Reduce(Infer):
     ) -> Expr:
         """One element of a reduced array."""
         with self.context(), self.watch() as guarded:
-            dims = {k: self.index("ijklmnopq"[k % 9], (ZERO,), (array.shape[k],)) for k in axes}
+            dims = {k: self.index(LETTERS[k % 9], (ZERO,), (array.shape[k],)) for k in axes}
             others = iter(kept)
             subs = tuple(Affine(Poly.of(dims[k].id)) if k in dims else next(others) for k in range(array.rank))
             value = array.at(subs, ())
@@ -299,13 +300,10 @@ class Reduce(Infer):
         acc = ops.MONOIDS[monoid].accumulator(held)
         result = dtype or (array.dtype if array.dtype.is_float else acc)
         with self.context():
-            own = self.axes(array.shape)
+            own = tuple(self.index(LETTERS[k % 9], (ZERO,), (extent,)) for k, extent in enumerate(array.shape))
             subs = tuple(Affine(Poly.of(d.id)) for d in own)
             value = cast(cast(array.at(subs, ()), held), acc)
-            around = self.outer((value,), {d.id for d in own})
-            bases = tuple(self.base(d, span) for d in around)
-            extents = tuple(self.extent(d, b, span) for d, b in zip(around, bases, strict=True))
-            lead = tuple(Affine(Poly.of(d.id) - b) for d, b in zip(around, bases, strict=True))
+            around, extents, lead = self.surroundings(value, own, span)
             guard = conjunction(self.guards)
             if guard is not None:
                 value = Select(guard, value, Const(0, acc))
