@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from loopfuse.constants import canonical_nan
 from loopfuse.dtypes import BF16, F16, F32, F64, DType, of_numpy
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -116,8 +117,17 @@ def _sticky(x: Array, source: DType) -> Array:
 
 
 def bits(x: Array, dtype: DType) -> Array:
-    """The bits of `x` read as another type of the same width."""
-    return np.ascontiguousarray(x).reshape(x.shape).view(dtype.numpy)
+    """The bits of `x` read as another type of the same width; every NaN reads as the canonical one.
+
+    What payload and sign a computed NaN has differs from machine to machine.
+    """
+    if x.dtype == dtype.numpy:
+        return x
+    source = dtype_of(x)
+    raw = np.ascontiguousarray(x).reshape(x.shape).view(f"u{source.itemsize}")
+    if source.is_float:
+        raw = np.where(x != x, raw.dtype.type(canonical_nan(source)), raw)
+    return np.asarray(raw).view(dtype.numpy)
 
 
 # -- integers ---------------------------------------------------------------------------------------------------------
@@ -244,10 +254,13 @@ def _join_odd(high: Array, low: Array) -> Array:
 
 def _fma64(a: Array, b: Array, c: Array) -> Array:
     """In f64: by error-free transformations where no step can overflow or lose bits, else in rational arithmetic."""
-    result = np.asarray(a * b + c)
+    product = a * b
+    product = np.where(np.isfinite(a) & np.isfinite(b) & np.isinf(c), 0.0, product)  # it may overflow, c wins
+    result = np.where((c == 0) & (a != 0) & (b != 0), product, product + c)  # a tiny product keeps its sign
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
     sizes = [np.abs(v) for v in (a, b, c)]
-    tame = finite & (sizes[2] < 2.0**900) & ((sizes[2] > 2.0**-900) | (c == 0))
+    finite &= c != 0
+    tame = finite & (sizes[2] < 2.0**900) & (sizes[2] > 2.0**-900)
     tame &= (sizes[0] < 2.0**450) & (sizes[1] < 2.0**450) & (sizes[0] > 2.0**-450) & (sizes[1] > 2.0**-450)
     x, y, z = (np.where(tame, v, 1.0) for v in (a, b, c))
     uh, ul = two_product(x, y)
@@ -263,14 +276,11 @@ def _fma64(a: Array, b: Array, c: Array) -> Array:
 
 def _fma_exact(a: float, b: float, c: float) -> float:
     exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if exact == 0:
-        return a * b + c if c else 0.0
-    negative = exact < 0
     try:
         size = float(abs(exact))
     except OverflowError:
         size = float("inf")
-    return -size if negative else size
+    return -size if exact < 0 else size
 
 
 def float_arithmetic(ufunc: Callable[..., Any]) -> Callable[[tuple[Array, ...], DType], Array]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from loopfuse.constants import constant, from_bits, parse_const
 from loopfuse.diag import CompilerError
-from loopfuse.dtypes import BF16, BOOL, F16, F32, DType
+from loopfuse.dtypes import BF16, BOOL, F16, F32, F64, DType
 from loopfuse.numerics import Array
 from loopfuse.spelling import Spelling
 
@@ -183,7 +183,9 @@ class OpRow:
         if not dtype.is_float:
             return 0.0
         wide = F32 if dtype in (F16, BF16) else dtype
-        bound = max(self.reference_ulp, self.spell(wide, mode).ulp if self.cuda else 0.0)
+        bound = self.spell(wide, mode).ulp
+        if wide == F64:
+            bound = max(bound, self.reference_ulp)
         if wide == dtype or bound == 0.0:
             return bound
         return 0.5 + bound * 2.0 ** (dtype.mantissa - wide.mantissa)
@@ -196,8 +198,10 @@ class OpRow:
         ulps: Any = self.ulp(dtype, mode)
         with np.errstate(all="ignore"):
             size = np.abs(self.scale(*args, result) if self.scale else np.asarray(result, dtype=np.float64))
-            if mode != "fast" or not self.cuda or not dtype.is_float:
-                return np.asarray(ulps * spacing(size, dtype)) if dtype.is_float else np.zeros(np.shape(size))
+            if not dtype.is_float:
+                return np.zeros(np.shape(size))
+            if mode != "fast":
+                return np.asarray(ulps * spacing(size, dtype))
             spelling = self.spell(dtype, mode)
             reach = sum(np.abs(np.asarray(a, dtype=np.float64)) for a in args) if spelling.growth else 0.0
             extra = spelling.growth * reach * spacing(size, F32 if dtype.bits == 16 else dtype)

@@ -90,7 +90,7 @@ def _saturating(result: str, low: str, high: str) -> str:
         f"template <> __device__ __forceinline__ {result} lf_cast<{result}>(float x) "
         f"{{ return ({result})__float2int_rz(x != x ? 0.0f : fminf(fmaxf(x, {low}), {high})); }}\n"
         f"template <> __device__ __forceinline__ {result} lf_cast<{result}>(double x) "
-        f"{{ return ({result})__double2int_rz(x != x ? 0.0 : fmin(fmax(x, {low}), {high})); }}"
+        f"{{ return ({result})__double2int_rz(x != x ? 0.0 : fmin(fmax(x, {low[:-1]}), {high[:-1]})); }}"
     )
 
 
@@ -125,28 +125,46 @@ _FLOAT = "__device__ __forceinline__ float "
 
 HELPERS: dict[str, str] = {
     "lf_cast": _CAST,
-    "lf_floordiv": _INT + """lf_floordiv(T a, T b) {
+    # Rounded to odd, so that rounding the float to a 16-bit type is the only rounding that counts.
+    "lf_odd": """__device__ __forceinline__ float lf_odd(double x) {
+  float r = __double2float_rz(x);
+  return (double)r == x || x != x ? r : __int_as_float(__float_as_int(r) | 1);
+}
+__device__ __forceinline__ float lf_odd(unsigned long long x) {
+  float r = __ull2float_rz(x);
+  return (unsigned long long)r == x ? r : __int_as_float(__float_as_int(r) | 1);
+}
+__device__ __forceinline__ float lf_odd(long long x) {
+  return x < 0 ? -lf_odd(0ull - (unsigned long long)x) : lf_odd((unsigned long long)x);
+}""",
+    # Written so that no compiler warns of an unsigned number that is never negative.
+    "lf_negative": "template <class T> __device__ __forceinline__ bool lf_negative(T a) "
+    "{ return T(-1) < T(1) && ((a >> (8 * sizeof(T) - 1)) & 1); }",
+    "lf_floordiv": _INT
+    + """lf_floordiv(T a, T b) {
   if (b == 0) return 0;
-  if (T(-1) < T(0) && b == T(-1)) return (T)((W)0 - (W)a);
-  return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+  if (lf_negative(b) && b == T(-1)) return (T)((W)0 - (W)a);
+  return (T)(a / b - (a % b != 0 && lf_negative(a) != lf_negative(b)));
 }""",
-    "lf_mod": _INT + """lf_mod(T a, T b) {
-  if (b == 0 || (T(-1) < T(0) && b == T(-1))) return 0;
+    "lf_mod": _INT
+    + """lf_mod(T a, T b) {
+  if (b == 0 || (lf_negative(b) && b == T(-1))) return 0;
   T r = a % b;
-  return (T)(r != 0 && (r < 0) != (b < 0) ? r + b : r);
+  return (T)(r != 0 && lf_negative(r) != lf_negative(b) ? r + b : r);
 }""",
-    "lf_pow": _INT + """lf_pow(T a, T b) {
-  if (b < 0) return a == T(1) ? T(1) : T(-1) < T(0) && a == T(-1) ? T(b & 1 ? -1 : 1) : T(0);
+    "lf_pow": _INT
+    + """lf_pow(T a, T b) {
+  if (lf_negative(b)) return a == T(1) ? T(1) : lf_negative(a) && a == T(-1) ? T(b & 1 ? -1 : 1) : T(0);
   W power = (W)b, square = (W)a, result = 1;
   for (; power; power >>= 1, square *= square) if (power & 1) result *= square;
   return (T)result;
 }""",
     "lf_abs": _INT + "lf_abs(T a) { return a < 0 ? (T)((W)0 - (W)a) : a; }",
-    "lf_sign": "template <class T> __device__ __forceinline__ T lf_sign(T a) { return (T)((a > 0) - (a < 0)); }",
+    "lf_sign": "template <class T> __device__ __forceinline__ T lf_sign(T a) { return (T)((a > 0) - lf_negative(a)); }",
     "lf_min": "template <class T> __device__ __forceinline__ T lf_min(T a, T b) { return b < a ? b : a; }",
     "lf_max": "template <class T> __device__ __forceinline__ T lf_max(T a, T b) { return b > a ? b : a; }",
     "lf_shl": _INT + "lf_shl(T a, T b) { return (W)b >= 8 * sizeof(T) ? (T)0 : (T)((W)a << (W)b); }",
-    "lf_shr": _INT + "lf_shr(T a, T b) { return (W)b >= 8 * sizeof(T) ? (T)(a < 0 ? -1 : 0) : (T)(a >> b); }",
+    "lf_shr": _INT + "lf_shr(T a, T b) { return (W)b >= 8 * sizeof(T) ? (T)(lf_negative(a) ? -1 : 0) : (T)(a >> b); }",
     "lf_popcount": _INT + """lf_popcount(T a) {
   W bits = (W)a & ((W)~(W)0 >> (8 * (sizeof(W) - sizeof(T))));
   return (T)(sizeof(W) == 8 ? __popcll(bits) : __popc((unsigned int)bits));
@@ -220,19 +238,24 @@ __device__ __forceinline__ double lf_fmax(double a, double b) { return a != a ? 
   u.from = x;
   return u.to;
 }""",
+    # Every NaN reads as the canonical one: what payload it carries is the machine's affair.
+    "lf_f64_bits": "__device__ __forceinline__ long long lf_f64_bits(double x) "
+    "{ return x != x ? 0x7ff8000000000000ll : __double_as_longlong(x); }",
+    "lf_f32_bits": "__device__ __forceinline__ int lf_f32_bits(float x) "
+    "{ return x != x ? 0x7fc00000 : __float_as_int(x); }",
     "lf_f16_bits": """__device__ __forceinline__ unsigned short lf_f16_bits(float x) {
   unsigned short r;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));
-  return r;
-}""",
-    "lf_f16_value": _FLOAT + """lf_f16_value(unsigned short x) {
-  float r;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));
-  return r;
+  return x != x ? (unsigned short)0x7e00 : r;
 }""",
     "lf_bf16_bits": """__device__ __forceinline__ unsigned short lf_bf16_bits(float x) {
   unsigned short r;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));
+  return x != x ? (unsigned short)0x7fc0 : r;
+}""",
+    "lf_f16_value": _FLOAT + """lf_f16_value(unsigned short x) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));
   return r;
 }""",
     "lf_bf16_value": _FLOAT + """lf_bf16_value(unsigned short x) {
