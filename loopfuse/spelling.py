@@ -58,7 +58,8 @@ class Spelling:
             return 0
         stand_in = "f32" if operand in (F16, BF16) else operand.name
         order = ("any", operand.kind, stand_in, operand.name)
-        return max((n + 1 for n, name in enumerate(order) if name == self.target), default=0) + 4 * bool(self.result)
+        fit = max((n + 1 for n, name in enumerate(order) if name == self.target), default=0)
+        return fit + len(order) if fit and self.result else fit
 
 
 def helpers(text: str) -> list[str]:
