@@ -1,0 +1,481 @@
+"""Walking and rebuilding the loop IR: traversals, maps, free names, fresh names, renaming and substitution.
+
+Every traversal keeps its own stack, so that neither the length nor the depth of a program is limited. Every map returns
+the same object where nothing changed, and a subexpression that occurs twice as one object is mapped once and stays one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from loopfuse.diag import CompilerError
+from loopfuse.ir import (
+    Acc,
+    Affine,
+    Buffer,
+    Const,
+    Dim,
+    Expr,
+    Interval,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Op,
+    Program,
+    Ref,
+    Select,
+    Stmt,
+    Store,
+)
+from loopfuse.sizes import Poly
+
+ExprMap = Callable[[Expr], Expr]
+PolyMap = Callable[[Poly], Poly]
+StmtMap = Callable[[Stmt], "Stmt | tuple[Stmt, ...]"]
+Memo = dict[int, tuple[Expr, Expr]]
+T = TypeVar("T")
+
+# -- walking ----------------------------------------------------------------------------------------------------------
+
+
+def walk(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """All statements, a loop before its body, in textual order."""
+    stack = [iter(body)]
+    while stack:
+        stmt = next(stack[-1], None)
+        if stmt is None:
+            stack.pop()
+            continue
+        yield stmt
+        if isinstance(stmt, Loop):
+            stack.append(iter(stmt.body))
+
+
+def walk_program(program: Program) -> Iterator[Stmt]:
+    """All statements of all kernels, in textual order."""
+    for kernel in program.kernels:
+        yield from walk(kernel.body)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct operands, in the order in which they print."""
+    if isinstance(expr, Op):
+        return expr.args
+    if isinstance(expr, Load):
+        return expr.subs
+    if isinstance(expr, Select):
+        return (expr.cond, expr.then, expr.other)
+    return ()
+
+
+def exprs(stmt: Stmt) -> Iterator[Expr]:
+    """The expressions that stand in the statement itself: subscripts, value, position, `where`, repairs."""
+    if isinstance(stmt, Let):
+        yield stmt.value
+    elif isinstance(stmt, Store):
+        yield from stmt.subs
+        yield stmt.value
+        if stmt.at is not None:
+            yield stmt.at
+    else:
+        for acc in stmt.accs:
+            if acc.repair is not None:
+                yield acc.repair
+        if stmt.where is not None:
+            yield stmt.where
+
+
+def polys(stmt: Stmt) -> Iterator[Poly]:
+    """The polynomials of the statement's own dims and accumulator shapes; those in expressions are in `exprs`."""
+    if isinstance(stmt, Loop):
+        for dim in stmt.dims:
+            yield from (*dim.lo, *dim.hi, dim.step)
+        for acc in stmt.accs:
+            yield from acc.shape
+
+
+def subexprs(*roots: Expr) -> Iterator[Expr]:
+    """All nodes below the roots and the roots, operands first, each object once."""
+    seen: set[int] = set()
+    stack: list[Expr | None] = list(reversed(roots))  # a None says: what lies below it is due
+    while stack:
+        node = stack.pop()
+        if node is None:
+            due = stack.pop()
+            assert due is not None
+            yield due
+        elif id(node) not in seen:
+            seen.add(id(node))
+            below = children(node)
+            if below:
+                stack += (node, None)
+                stack += below[::-1]
+            else:
+                yield node
+
+
+def nodes(program: Program) -> Iterator[Expr]:
+    """Every expression node of every statement, each object once a statement."""
+    for stmt in walk_program(program):
+        yield from subexprs(*exprs(stmt))
+
+
+def is_const(expr: Expr) -> bool:
+    """Whether the value is known: a constant, or a polynomial without names."""
+    return isinstance(expr, Const) or (isinstance(expr, Affine) and expr.poly.is_const)
+
+
+# -- mapping expressions ----------------------------------------------------------------------------------------------
+
+
+def rebuild(expr: Expr, operands: tuple[Expr, ...]) -> Expr:
+    """The node with other operands (as `children` gives them); itself where they are the same objects."""
+    if all(a is b for a, b in zip(children(expr), operands, strict=True)):
+        return expr
+    if isinstance(expr, Op):
+        return Op(expr.op, operands, expr.dtype, expr.implied, span=expr.span)
+    if isinstance(expr, Load):
+        return Load(expr.buffer, operands, expr.modes, expr.dtype, span=expr.span)
+    cond, then, other = operands
+    return Select(cond, then, other, span=expr.span)
+
+
+def map_expr(expr: Expr, function: ExprMap, memo: Memo | None = None) -> Expr:
+    """Apply `function` to every node, operands first; it sees a node whose operands are already mapped.
+
+    `memo` lets several calls with one function share their results (it keeps the nodes that it knows alive).
+    """
+    known: Memo = {} if memo is None else memo
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        if id(node) in known:
+            stack.pop()
+            continue
+        operands = children(node)
+        waiting = [child for child in operands if id(child) not in known]
+        if waiting:
+            stack.extend(reversed(waiting))
+            continue
+        stack.pop()
+        known[id(node)] = (node, function(rebuild(node, tuple(known[id(child)][1] for child in operands))))
+    return known[id(expr)][1]
+
+
+# -- mapping statements and programs ----------------------------------------------------------------------------------
+
+
+def _same(value: T) -> T:
+    return value
+
+
+def _tuple(items: tuple[T, ...], function: Callable[[T], T]) -> tuple[T, ...]:
+    """The mapped items; the same tuple where nothing changed."""
+    mapped = tuple(function(item) for item in items)
+    return items if all(a is b for a, b in zip(items, mapped, strict=True)) else mapped
+
+
+@dataclass
+class Mapper:
+    """Maps of expressions (a node's operands first), polynomials and statements (a loop's body first) as one.
+
+    `expr` sees every node of every expression; `poly` every polynomial of bounds, shapes, windows and ranges, and
+    those inside `Affine` nodes; `stmt` may give several statements for one, or none.
+    """
+
+    expr: ExprMap = _same
+    poly: PolyMap = _same
+    stmt: StmtMap = _same
+    memo: Memo = field(default_factory=dict)
+    known: dict[Poly, Poly] = field(default_factory=dict)
+
+    def on_expr(self, expr: Expr) -> Expr:
+        """An expression."""
+        return map_expr(expr, self._node, self.memo)
+
+    def on_poly(self, poly: Poly) -> Poly:
+        """A polynomial."""
+        found = self.known.get(poly)
+        if found is None:
+            found = self.known[poly] = self.poly(poly)
+        return poly if found == poly else found
+
+    def _node(self, node: Expr) -> Expr:
+        if isinstance(node, Affine):
+            poly = self.on_poly(node.poly)
+            if poly is not node.poly:
+                node = Affine(poly, span=node.span)
+        return self.expr(node)
+
+    def _maybe(self, expr: Expr | None) -> Expr | None:
+        return None if expr is None else self.on_expr(expr)
+
+    def on_dim(self, dim: Dim) -> Dim:
+        """A dim's bounds and step."""
+        lo, hi, step = _tuple(dim.lo, self.on_poly), _tuple(dim.hi, self.on_poly), self.on_poly(dim.step)
+        if lo is dim.lo and hi is dim.hi and step is dim.step:
+            return dim
+        return replace(dim, lo=lo, hi=hi, step=step)
+
+    def on_acc(self, acc: Acc) -> Acc:
+        """An accumulator's shape and repair."""
+        shape, repair = _tuple(acc.shape, self.on_poly), self._maybe(acc.repair)
+        return acc if shape is acc.shape and repair is acc.repair else replace(acc, shape=shape, repair=repair)
+
+    def _leaf(self, stmt: Let | Store) -> Stmt:
+        value = self.on_expr(stmt.value)
+        if isinstance(stmt, Let):
+            return stmt if value is stmt.value else replace(stmt, value=value)
+        subs, at = _tuple(stmt.subs, self.on_expr), self._maybe(stmt.at)
+        if subs is stmt.subs and value is stmt.value and at is stmt.at:
+            return stmt
+        return replace(stmt, subs=subs, value=value, at=at)
+
+    def _loop(self, loop: Loop, body: tuple[Stmt, ...]) -> Loop:
+        dims, accs, where = _tuple(loop.dims, self.on_dim), _tuple(loop.accs, self.on_acc), self._maybe(loop.where)
+        if dims is loop.dims and accs is loop.accs and where is loop.where and body is loop.body:
+            return loop
+        return replace(loop, dims=dims, accs=accs, where=where, body=body)
+
+    def on_body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The statements of a block."""
+        root: list[Stmt] = []
+        stack: list[tuple[Loop | None, Iterator[Stmt], list[Stmt]]] = [(None, iter(body), root)]
+        while True:
+            loop, rest, made = stack[-1]
+            stmt = next(rest, None)
+            if isinstance(stmt, Loop):
+                stack.append((stmt, iter(stmt.body), []))
+                continue
+            if stmt is not None:
+                mapped = self._leaf(stmt)
+            elif loop is not None:
+                stack.pop()
+                mapped, made = self._loop(loop, _block(loop.body, made)), stack[-1][2]
+            else:
+                return _block(body, root)
+            result = self.stmt(mapped)
+            made.extend(result if isinstance(result, tuple) else (result,))
+
+    def on_kernel(self, kernel: Kernel) -> Kernel:
+        """A kernel's statements."""
+        body = self.on_body(kernel.body)
+        return kernel if body is kernel.body else replace(kernel, body=body)
+
+    def _interval(self, interval: Interval) -> Interval:
+        lo, hi = _tuple(interval[0], self.on_poly), _tuple(interval[1], self.on_poly)
+        return interval if lo is interval[0] and hi is interval[1] else (lo, hi)
+
+    def on_buffer(self, buffer: Buffer) -> Buffer:
+        """A buffer's shape, window and range."""
+        shape = _tuple(buffer.shape, self.on_poly)
+        window = None if buffer.window is None else _tuple(buffer.window, self._interval)
+        bounds = None if buffer.range is None else self._interval(buffer.range)
+        if shape is buffer.shape and window is buffer.window and bounds is buffer.range:
+            return buffer
+        return replace(buffer, shape=shape, window=window, range=bounds)
+
+    def on_program(self, program: Program) -> Program:
+        """Everything but the sizes themselves and the directives."""
+        requires = _tuple(
+            program.requires,
+            lambda r: r if (cond := self.on_expr(r.cond)) is r.cond else replace(r, cond=cond),
+        )
+        buffers, kernels = _tuple(program.buffers, self.on_buffer), _tuple(program.kernels, self.on_kernel)
+        if requires is program.requires and buffers is program.buffers and kernels is program.kernels:
+            return program
+        return replace(program, requires=requires, buffers=buffers, kernels=kernels)
+
+
+def _block(old: tuple[Stmt, ...], made: list[Stmt]) -> tuple[Stmt, ...]:
+    same = len(old) == len(made) and all(a is b for a, b in zip(old, made, strict=True))
+    return old if same else tuple(made)
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a piece of a program mentions: values (lets, scalar accumulators, and the names in polynomials), the arrays
+    that it loads from, and the arrays and accumulators that it stores or absorbs into."""
+
+    values: frozenset[str] = frozenset()
+    loads: frozenset[str] = frozenset()
+    stores: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> frozenset[str]:
+        """All of them."""
+        return self.values | self.loads | self.stores
+
+
+def expr_names(*roots: Expr) -> Names:
+    """The names in expressions."""
+    values: set[str] = set()
+    loads: set[str] = set()
+    for node in subexprs(*roots):
+        if isinstance(node, Affine):
+            values |= node.poly.names
+        elif isinstance(node, Ref):
+            values.add(node.id)
+        elif isinstance(node, Load):
+            loads.add(node.buffer)
+    return Names(frozenset(values), frozenset(loads))
+
+
+def binders(stmt: Stmt) -> Iterator[str]:
+    """The ids that the statement itself defines: a let, or the indices and accumulators of a loop."""
+    if isinstance(stmt, Let):
+        yield stmt.id
+    elif isinstance(stmt, Loop):
+        yield from (d.id for d in stmt.dims)
+        yield from (a.id for a in stmt.accs)
+
+
+def free_names(body: Iterable[Stmt]) -> Names:
+    """The names that a block uses and does not define; an index is defined only inside its own loop."""
+    values: set[str] = set()
+    loads: set[str] = set()
+    stores: set[str] = set()
+    bound: Counter[str] = Counter()
+    lasting: set[str] = set()
+
+    def use(names: Iterable[str], into: set[str]) -> None:
+        into.update(n for n in names if n not in lasting and not bound[n])
+
+    stack: list[tuple[Loop | None, Iterator[Stmt]]] = [(None, iter(body))]
+    while stack:
+        loop, rest = stack[-1]
+        stmt = next(rest, None)
+        if stmt is None:
+            stack.pop()
+            bound.subtract(d.id for d in (loop.dims if loop else ()))
+            continue
+        for poly in polys(stmt):
+            use(poly.names, values)
+        if isinstance(stmt, Loop):
+            bound.update(d.id for d in stmt.dims)
+            lasting.update(a.id for a in stmt.accs)
+            stack.append((stmt, iter(stmt.body)))
+        found = expr_names(*exprs(stmt))
+        repair = _repair_names(stmt) if isinstance(stmt, Loop) else frozenset()
+        use(found.values - repair, values)
+        use(found.loads, loads)
+        if isinstance(stmt, Store):
+            use((stmt.buffer,), stores)
+        elif isinstance(stmt, Let):
+            lasting.add(stmt.id)
+    return Names(frozenset(values), frozenset(loads), frozenset(stores))
+
+
+def _repair_names(loop: Loop) -> frozenset[str]:
+    """The names that have a meaning only in the repairs of a loop."""
+    return frozenset({"self", *(f"{a.id}.{when}" for a in loop.accs for when in ("old", "new"))})
+
+
+class Fresh:
+    """Ids that a program does not use yet: `e` gives `e.1`, `e.1` gives `e.2`."""
+
+    def __init__(self, program: Program) -> None:
+        self.used = {s.id for s in program.sizes} | {b.id for b in program.buffers} | {k.id for k in program.kernels}
+        for stmt in walk_program(program):
+            self.used.update(binders(stmt))
+        self.next: dict[str, int] = {}
+
+    def __call__(self, origin: str) -> str:
+        """A new id that comes from `origin`."""
+        stem, _, count = origin.rpartition(".")
+        base = stem if stem and count.isdecimal() else origin
+        number = self.next.get(base, 1)
+        while f"{base}.{number}" in self.used:
+            number += 1
+        self.next[base] = number + 1
+        self.used.add(f"{base}.{number}")
+        return f"{base}.{number}"
+
+
+# -- substitution -----------------------------------------------------------------------------------------------------
+
+
+class Substitution:
+    """Replaces uses: refs by expressions, and names in polynomials by polynomials.
+
+    An integer let that occurs in a polynomial can be replaced only by something that is one: a `Ref` or an `Affine`. A
+    replaced name must not be defined in what is rewritten, nor a name that comes in: that would capture it, and raises
+    `CompilerError`.
+    """
+
+    def __init__(self, refs: Mapping[str, Expr] | None = None, indices: Mapping[str, Poly] | None = None) -> None:
+        self.refs = dict(refs or {})
+        self.indices = dict(indices or {})
+        self.opaque: set[str] = set()
+        for name, value in self.refs.items():
+            if name in self.indices:
+                continue
+            if isinstance(value, Affine):
+                self.indices[name] = value.poly
+            elif isinstance(value, Ref):
+                self.indices[name] = Poly.of(value.id)
+            else:
+                self.opaque.add(name)
+        incoming = expr_names(*self.refs.values()).all.union(*(p.names for p in self.indices.values()))
+        self.closed = self.refs.keys() | self.indices.keys() | incoming
+        self.mapper = Mapper(self._expr, self._poly, self._stmt)
+
+    def _expr(self, node: Expr) -> Expr:
+        return self.refs.get(node.id, node) if isinstance(node, Ref) else node
+
+    def _poly(self, poly: Poly) -> Poly:
+        if self.opaque and not self.opaque.isdisjoint(poly.names):
+            name = min(self.opaque & poly.names)
+            raise CompilerError("rewrite", f"`{name}` occurs in the polynomial `{poly}` and is not replaced by one")
+        return poly.subs(self.indices)
+
+    def _stmt(self, stmt: Stmt) -> Stmt:
+        for name in binders(stmt):
+            if name in self.closed:
+                raise CompilerError("rewrite", f"a substitution would capture `{name}`")
+        return stmt
+
+    def expr(self, expr: Expr) -> Expr:
+        """In an expression."""
+        return self.mapper.on_expr(expr)
+
+    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """In the statements of a block."""
+        return self.mapper.on_body(body)
+
+    def program(self, program: Program) -> Program:
+        """In a whole program, its declarations too; a size that is replaced must be dropped by the caller."""
+        return self.mapper.on_program(program)
+
+
+def rename(body: tuple[Stmt, ...], names: Mapping[str, str]) -> tuple[Stmt, ...]:
+    """Other names for ids, where they are defined and where they are used (buffers too, and `x.old` in repairs)."""
+    table = dict(names)
+    for old, new in names.items():
+        table |= {f"{old}.old": f"{new}.old", f"{old}.new": f"{new}.new"}
+    indices = {old: Poly.of(new) for old, new in names.items()}
+
+    def on_expr(node: Expr) -> Expr:
+        if isinstance(node, Ref) and node.id in table:
+            return replace(node, id=table[node.id])
+        if isinstance(node, Load) and node.buffer in names:
+            return replace(node, buffer=names[node.buffer])
+        return node
+
+    def on_stmt(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Let):
+            return replace(stmt, id=names[stmt.id]) if stmt.id in names else stmt
+        if isinstance(stmt, Store):
+            return replace(stmt, buffer=names[stmt.buffer]) if stmt.buffer in names else stmt
+        dims = _tuple(stmt.dims, lambda d: replace(d, id=names[d.id]) if d.id in names else d)
+        accs = _tuple(stmt.accs, lambda a: replace(a, id=names[a.id]) if a.id in names else a)
+        return stmt if dims is stmt.dims and accs is stmt.accs else replace(stmt, dims=dims, accs=accs)
+
+    return Mapper(on_expr, lambda p: p.subs(indices), on_stmt).on_body(body)
