@@ -191,7 +191,7 @@ def correlate(x: Array, w: Array, stride: int = 1, pad: int = 0, dilation: int =
 
 def normalise(x: Array, axes: tuple[int, ...], eps: float) -> Array:
     """(x - mean) / sqrt(variance + eps) over `axes`."""
-    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
+    return np.asarray((x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps))
 
 
 def group_norm(x: Array, gamma: Array, beta: Array, groups: int, eps: float = 1e-5) -> Array:

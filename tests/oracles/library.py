@@ -323,7 +323,7 @@ library(
 import nn
 input z: F[N, V]
 input y: i32[N] where y == -100 or 0 <= y < V
-input ids: u8[A, B] where ids < N
+input ids: u8[A, B] where i32(ids) < N
 output e = nn.embedding(z, ids)
 output loss = nn.cross_entropy(z, y)
 """,

@@ -5,8 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy import special
 
-from tests.oracles.core import EXACT, Array, Case, Draw, Rng, Tol, Values, cases, integers, normal
+from tests.oracles import images
+from tests.oracles.core import (
+    EXACT,
+    F16,
+    Array,
+    Case,
+    Draw,
+    Rng,
+    Tol,
+    Values,
+    cases,
+    correlate,
+    group_norm,
+    integers,
+    normal,
+    normalise,
+    sigmoid,
+    softmax,
+)  # fmt: skip
 
 CASES: list[Case] = []
 
@@ -139,5 +158,49 @@ CASES += cases(
     defaults={"steps": 3},
 )  # fmt: skip
 
-# A module alone: it defines functions only, and must compile to a program without outputs.
-CASES += cases("tasks/nn.lf", lambda r, v: {}, lambda v: {}, {}, [Draw()], tol=Tol(0, 0))
+# -- nn.lf, a module of its own ----------------------------------------------------------------------------------------
+
+# The module has no output, so another script imports it, from its folder.
+MODULE = """
+import "nn.lf" as lib
+input x: f32[N, C, H, W]
+input w: f16[O, C, R, S]
+input g: f32[C]
+input b: f32[C]
+input ids: i32[N] where 0 <= ids < N
+require N >= 1 and C >= 1 and H >= 2 and W >= 2
+let (mu, v) = lib.moments(x)
+output mean = mu
+output var = v
+output act = lib.gelu(lib.relu(x)) + lib.sigmoid(x)
+output p = lib.softmax(x, axis=1)
+output n = lib.layernorm(transpose(x, 0, 2, 3, 1), g, b)
+output y = lib.conv2d(f16(x), w, pad=1)
+output m = lib.max_pool2d(x, 2)
+output q = lib.group_norm(x, g, b, 1)
+output rows = lib.embedding(x[:, 0, 0], ids)
+output loss = lib.cross_entropy(x[:, 0, 0], ids % 2)
+"""
+
+
+def module(v: Values) -> dict[str, Any]:
+    e = special.log_softmax(v.x[:, 0, 0], axis=-1)
+    relu = np.maximum(v.x, 0)
+    return {
+        "mean": v.x.mean((0, 2, 3)), "var": v.x.var((0, 2, 3)), "act": relu * special.ndtr(relu) + sigmoid(v.x),
+        "p": softmax(v.x, 1), "n": normalise(np.moveaxis(v.x, 1, -1), (-1,), 1e-5) * v.g + v.b,
+        "y": correlate(v.x, v.w, pad=1), "m": images.max_windows(v.x, 2), "q": group_norm(v.x, v.g, v.b, 1),
+        "rows": v.x[:, 0, 0][v.ids], "loss": -e[np.arange(v.N), v.ids % 2].mean(),
+    }  # fmt: skip
+
+
+CASES += cases(
+    "tasks/nn.lf",
+    lambda r, v: {"x": normal(r, v.N, v.C, v.H, v.W), "w": normal(r, v.O, v.C, v.R, v.S, dtype="f16"),
+                  "g": normal(r, v.C), "b": normal(r, v.C), "ids": integers(r, 0, v.N, v.N)},
+    module,
+    {**dict.fromkeys(("mean", "var", "act", "p", "n"), "f32"), "y": "f16",
+     **dict.fromkeys(("m", "q", "rows", "loss"), "f32")},
+    [Draw({"N": 2, "C": 3, "H": 5, "W": 4, "O": 2, "R": 3, "S": 3}), Draw({"N": 1, "C": 1, "H": 2, "W": 2, "O": 1, "R": 1, "S": 2})],
+    source=MODULE, tol=Tol(2e-4, 2e-4), tols={"y": F16},
+)  # fmt: skip
