@@ -42,6 +42,7 @@ class Calls(Builtins):
             if node.name == "dtype":
                 return Function("dtype", builtin="dtype")
         if not isinstance(node, ast.Name):
+            self.expr(node)
             self.fail("LF0219", "only a function can be called", node.span, "this is a value")
         found = self.scope.function(node.id)
         if found is not None:

@@ -47,6 +47,7 @@ class Core:
         self.guards: tuple[Expr, ...] = ()
         self.guarded = False
         self.dry = False
+        self.unreported: list[Diagnostic] = []
         self.taken: dict[str, int] = {}
         self.dims: dict[str, Dim] = {}
         self.trips: tuple[Trip, ...] = ()
@@ -80,6 +81,7 @@ class Core:
     def report(self, diagnostic: Diagnostic) -> None:
         """Add a diagnostic, with the call that led into a function of the library."""
         if self.dry:
+            self.unreported.append(diagnostic)
             return
         self.collector.add(diagnostic)
 

@@ -174,7 +174,7 @@ class Infer(Index):
             with self.inside(scope):
                 return self.written_range(b.range)
         if not uses:
-            self.no_range(b, roots, what)
+            self.no_range(b, roots, scope)
         first = uses[0]
         for other in uses[1:]:
             if other.extent == ONE and first.extent != ONE:
@@ -212,8 +212,9 @@ class Infer(Index):
         self.fail("LF0309", "the bounds of a range must be sizes, params or outer indices", span, "depends on data",
                   fix="run over all and filter: sum(... for k in 0..N if lo <= k < hi)")  # fmt: skip
 
-    def no_range(self, b: ast.Binder, roots: Sequence[Node], what: str) -> NoReturn:
+    def no_range(self, b: ast.Binder, roots: Sequence[Node], scope: Scope) -> NoReturn:
         """An index that nothing bounds."""
+        self.other_cause(b, roots, scope)
         shifted = [s.span for node, free in self.subscripts(roots, {b.name}) for s in node.subs
                    if not isinstance(s, ast.Name | ast.Rest | ast.NewAxis) and b.name in s.span.text and b.name in free]  # fmt: skip
         if shifted:
@@ -221,6 +222,22 @@ class Infer(Index):
                       (shifted[0], "only used in an expression"), fix=f"{b.name} in 0..N")  # fmt: skip
         self.fail("LF0301", f"index `{b.name}` has no range", b.span, f"no array is subscripted by `{b.name}` alone",
                   fix=f"write the range: {b.name} in 0..N")  # fmt: skip
+
+    def other_cause(self, b: ast.Binder, roots: Sequence[Node], scope: Scope) -> None:
+        """Report what else is wrong in the expressions: that may be why nothing bounds the index."""
+        probe = Scope(scope)
+        probe.values.setdefault(b.name, Entry(WeakInt(Affine(Poly.of(f"{b.name}?"))), None, "index"))
+        before = len(self.unreported)
+        for root in roots:
+            try:
+                with self.attempt(), self.inside(probe):
+                    if not isinstance(root, ast.Slice | ast.NewAxis | ast.Rest):
+                        self.expr(root)
+            except Failed:
+                cause = self.unreported[-1] if len(self.unreported) > before else None
+                if cause is not None and cause.code not in ("LF0301", "LF0302"):
+                    self.report(cause)
+                    raise
 
     def two_extents(self, name: str, first: Use, other: Use) -> NoReturn:
         """Bare uses that disagree."""

@@ -85,9 +85,12 @@ class Loops(Definitions):
             self.body, self.trips = outer_body, outer_trips
         for c in carries:
             self.bind_name(c.name, c.span, self.stored(c.buffer, c.dtype, c.shape, (*lead, Affine(count))))
-        for name, (buffer, dtype, shape) in emits.items():
-            span = next(e.name_span for e in node.body if isinstance(e, ast.Emit) and e.name == name)
-            self.bind_name(name, span, self.stored(buffer, dtype, (count, *shape), lead))
+        for statement in node.body:
+            if isinstance(statement, ast.Emit) and statement.name in emits:
+                buffer, dtype, shape = emits[statement.name]
+                self.bind_name(statement.name, statement.name_span, self.stored(buffer, dtype, (count, *shape), lead))
+            elif isinstance(statement, ast.Emit):
+                self.scope.values[statement.name] = Entry(Poison(), None)
 
     def scan_range(self, node: ast.ScanDecl) -> tuple[Poly, Poly, int]:
         """The range of a scan, written or from bare uses of its index."""

@@ -68,6 +68,7 @@ def check_source(source: Source, *, sizes: Mapping[str, int] | None = None, sear
     if collector.errors:
         # What failed to parse was meant to define something: using that must not be a second error.
         parsed = {n for node in script.body for n in defined(node)}
+        parsed |= {node.name for node in script.body if isinstance(node, ast.FnDecl)}
         lost = {m.group(1) for m in DEFINES.finditer(source.text)} - parsed
         return Program(collector, dict(sizes or {}), search).run(script, "program", lost)
     return check_script(script, collector, sizes=sizes, search=search)

@@ -84,7 +84,7 @@ class Statements(Loops):
                 self.set_numerics(node)
             case ast.Next() | ast.Emit():
                 word = "next" if isinstance(node, ast.Next) else "emit"
-                self.fail("LF0338", f"`{word}` stands outside a scan", node.span, "not in the body of one")
+                self.fail("LF0115", f"`{word}` stands outside a scan", node.span, "not in the body of one")
             case ast.FnDecl() | ast.InputDecl() | ast.ParamDecl() | ast.Import():
                 self.top_level(node, "this statement")
 
