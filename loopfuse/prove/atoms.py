@@ -31,7 +31,6 @@ def derive(state: State, name: str) -> Derived:
     opaque = state.ctx.opaque.get(name)
     if opaque is not None:
         e = opaque.expr
-        facts += _dtype_range(value, e.dtype)
         rule: Rule | None = None
         if isinstance(e, Load):
             rule = _load
@@ -43,6 +42,7 @@ def derive(state: State, name: str) -> Derived:
             found = rule(state, e, value)
             facts += found.facts
             splits += found.splits
+        facts += _dtype_range(value, e.dtype)
     return Derived(tuple(facts), tuple(splits))
 
 

@@ -59,7 +59,7 @@ class _Elimination:
             return
         rises, why = way
         for bound, tags in limits(self.state, name, upper == rises):
-            yield self.state.normal(poly.subs({name: bound})), tags | why
+            yield settled(self.state, poly.subs({name: bound})), tags | why
 
     def quotients(self, poly: Poly, name: str, upper: bool) -> Iterator[Bound]:
         """The polynomial with a bound in place of a quotient that holds the name, where it is not monotone in it."""
@@ -72,7 +72,20 @@ class _Elimination:
                 continue
             for bound, tags in self.run(quot.num, upper == sign[0], frozenset()):
                 rest = poly - factor * Poly.of(quot)
-                yield rest + factor * (bound // quot.den), tags | why | sign[1]
+                yield rest + factor * settled(self.state, bound // quot.den), tags | why | sign[1]
+
+
+def settled(state: State, poly: Poly) -> Poly:
+    """The polynomial in normal form, with quotients of small numbers replaced by 0 and -1."""
+    poly = state.normal(poly)
+    for quot in set(poly.atoms()):
+        if isinstance(quot, Quot) and quot.num.is_const:
+            size = quot.num.constant
+            room = quot.den - 1 - size if size >= 0 else quot.den + size
+            factor = _factor(poly, quot)
+            if factor is not None and positive(state, quot.den) is not None and proves_fast(state, room) is not None:
+                poly = poly - factor * Poly.of(quot) - (factor if size < 0 else 0)
+    return poly
 
 
 def direction(state: State, poly: Poly, name: str) -> tuple[bool, Tags] | None:

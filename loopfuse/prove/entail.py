@@ -16,8 +16,10 @@ from loopfuse.sizes import Poly, Quot
 
 _LINEAR, _PRODUCTS, _PAIRS, _SPLITS = range(4)
 _NEAR_ROWS = 90
-_MOST_ROWS = 260
-_FUEL = 8000  # rows looked at by all the refutations of one question, those inside it included
+_MOST_ROWS = 160
+_MOST_PAIRED = 24
+_MOST_WORK = 15_000  # entries of the table that one refutation may touch
+_FUEL = 60_000  # the same for all refutations of one question, those inside it included
 
 
 def proves(state: State, goal: Poly, conditional: bool = False) -> Tags | None:
@@ -133,7 +135,8 @@ class _Search:
         self.met: set[int] = set()
         self.splits: list[Split] = []
         self.multiplied: set[tuple[int, Monomial]] = set()
-        self.paired: set[tuple[int, int]] = set()
+        self.first = 0
+        self.signs: dict[int, Tags | None] = {}
         self.limit = _NEAR_ROWS
         row = self.ctx.row(-goal - 1)
         self.goal = frozenset(row.terms)
@@ -181,8 +184,9 @@ class _Search:
 
     def nonneg(self, number: int) -> Tags | None:
         """Why an atom is non-negative."""
-        poly = Poly.of(self.ctx.by_number[number])
-        return _prove(self.state, poly, False, _LINEAR)
+        if number not in self.signs:
+            self.signs[number] = _prove(self.state, Poly.of(self.ctx.by_number[number]), False, _LINEAR)
+        return self.signs[number]
 
     def nonneg_all(self, monomial: Monomial) -> Tags | None:
         """Why a monomial is non-negative: all its atoms are."""
@@ -198,13 +202,16 @@ class _Search:
 
     def multiply(self) -> None:
         """Products of rows with non-negative monomials, for the monomials of degree two and more."""
+        index = self.state.index()
         for monomial in [m for m in self.by_monomial if len(m) > 1]:
             for part, rest in _parts(monomial):
+                if len(self.rows) >= self.limit:
+                    return
+                for fact in index.get(part, ()):
+                    self.add_fact(fact)
                 rows = self.by_monomial.get(part, []) if part else [-1]
                 rows = [i for i in rows if (i, rest) not in self.multiplied]
-                if not rows:
-                    continue
-                why = self.nonneg_all(rest)
+                why = self.nonneg_all(rest) if rows else None
                 if why is None:
                     continue
                 for i in rows:
@@ -215,19 +222,13 @@ class _Search:
                         self.add(self.rows[i].times(rest), self.tags[i] | why)
 
     def pair(self) -> None:
-        """Products of two rows, for the monomials of degree two and more."""
-        for monomial in [m for m in self.by_monomial if len(m) > 1]:
-            for part, rest in _parts(monomial):
-                if not part or not rest:
-                    continue
-                for i in list(self.by_monomial.get(part, ())):
-                    for j in list(self.by_monomial.get(rest, ())):
-                        if (min(i, j), max(i, j)) in self.paired:
-                            continue
-                        self.paired.add((min(i, j), max(i, j)))
-                        row, other = self.rows[i], self.rows[j]
-                        if len(row.terms) * len(other.terms) <= 16:
-                            self.add(row.product(other), self.tags[i] | self.tags[j])
+        """Products of two short rows of the first round that speak of monomials already here, and of no others."""
+        short = [i for i, row in enumerate(self.rows[: self.first]) if len(row.terms) <= 3][:_MOST_PAIRED]
+        for at, i in enumerate(short):
+            for j in short[at:]:
+                product = self.rows[i].product(self.rows[j])
+                if product.terms.keys() <= self.by_monomial.keys():
+                    self.add(product, self.tags[i] | self.tags[j])
 
     def spent(self) -> bool:
         """Whether the work allowed to the question is used up."""
@@ -239,13 +240,14 @@ class _Search:
         """Why the rows contradict each other, or None."""
         if self.spent():
             return None
-        self.ctx.fuel = (self.ctx.fuel or 0) - len(self.rows)
-        found = infeasible(self.rows)
+        found, work = infeasible(self.rows, _MOST_WORK)
+        self.ctx.fuel = (self.ctx.fuel or 0) - work - 10 * len(self.rows)
         return None if found is None else frozenset[Tag]().union(*(self.tags[i] for i in found))
 
     def run(self, level: int) -> Tags | None:
         """Try harder and harder, up to a level."""
         self.close()
+        self.first = len(self.rows)
         result = self.refute()
         if result is not None or level == _LINEAR:
             return result

@@ -13,7 +13,7 @@ from loopfuse.prove.conditions import formula
 from loopfuse.prove.entail import positive, proves
 from loopfuse.prove.equalities import with_quotient, with_zero
 from loopfuse.prove.exprs import expr_names, integer
-from loopfuse.prove.state import Bounds, Context, Fact, Loop, State, Tags
+from loopfuse.prove.state import Bounds, Context, Fact, Fresh, Loop, State, Tags
 from loopfuse.sizes import ONE, ZERO, Poly, Quot
 
 
@@ -221,7 +221,8 @@ def _strided(state: State, name: str, lo: Poly, hi: tuple[Poly, ...], step: int)
     trips = tuple((b - lo + (step - 1)) // step for b in hi)
     loops = {**state.loops, name: Loop((lo,), hi, False), count: Loop((ZERO,), trips, True)}
     k = Poly.of(count)
-    state = state.derive(loops=loops).with_equality(name, state.normal(lo) + step * k)
+    fresh = {**state.fresh, count: Fresh(Poly.of(name), Poly.of(step), state.normal(lo))}
+    state = state.derive(loops=loops, fresh=fresh).with_equality(name, state.normal(lo) + step * k)
     return state.with_facts([Fact(k), *(Fact(b - 1 - lo - step * k) for b in hi)])
 
 

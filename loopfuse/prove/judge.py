@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loopfuse.ir import Expr
-from loopfuse.prove.bounds import direction, extremes
+from loopfuse.prove.bounds import direction, extremes, limits, settled
 from loopfuse.prove.entail import proves
 from loopfuse.prove.exprs import integer
 from loopfuse.prove.facts import Facts
@@ -72,8 +72,14 @@ def _domains(state: State, *tags: Tags) -> frozenset[str]:
 
 
 def _shown(state: State, poly: Poly, upper: bool) -> Poly | None:
-    bounds = extremes(state, poly, state.is_size, upper)
-    return state.restore(bounds[0][0]) if bounds else None
+    bounds = [bound for bound, _ in extremes(state, poly, state.is_size, upper)]
+    if not bounds:
+        return None
+    best = bounds[0]
+    for other in bounds[1:]:
+        if proves(state, best - other if upper else other - best) is not None:
+            best = other
+    return state.restore(best)
 
 
 def _sufficient(state: State, side: Poly) -> Tags | None:
@@ -120,11 +126,13 @@ def _corners(state: State, side: Poly, moves: Moves) -> Iterator[tuple[Moves, Po
     if way is None or any(n == name for n, _ in moves):
         return
     loop = state.loops[name]
-    if not way[0] and not loop.sharp:
-        return
-    for end in loop.lo[:3] if way[0] else [b - 1 for b in loop.hi[:3]]:
+    if loop.sharp:
+        ends = [bound for bound, _ in limits(state, name, upper=not way[0])]
+    else:
+        ends = list(loop.lo) if way[0] else []
+    for end in ends[:4]:
         value = state.normal(end)
-        yield from _corners(state, state.normal(side.subs({name: value})), (*moves, (name, value)))
+        yield from _corners(state, settled(state, side.subs({name: value})), (*moves, (name, value)))
 
 
 def _holds_at(state: State, moves: Moves) -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 Monomial = tuple[int, ...]
 CONSTANT: Monomial = ()
+_GREEDY = 40
 
 
 class Row(NamedTuple):
@@ -62,6 +63,11 @@ class _Tableau:
             self.rows[i] = table
             self.scale[i] = 1
         self.count = count
+        self.work = 0
+
+    def ways(self, i: int) -> list[int]:
+        """The variables that can raise a basic slack: free ones, and slacks with a positive factor."""
+        return [v for v, c in self.rows[i].items() if v >= self.count or (c > 0 and v >= 0)]
 
     def pivot(self, leaving: int, entering: int) -> None:
         """Exchange a basic slack with a non-basic variable."""
@@ -76,6 +82,7 @@ class _Tableau:
             share = other.pop(entering, 0)
             if not share:
                 continue
+            self.work += len(base) + len(other)
             common = gcd(share, size)
             up, add = size // common, share // common
             if up != 1:
@@ -104,25 +111,30 @@ class _Tableau:
                 row[v] //= factor
 
 
-def infeasible(rows: Sequence[Row], limit: int = 400) -> tuple[int, ...] | None:
-    """Rows that no rational point satisfies together, or None where some point does or the limit of pivots is hit.
+class Outcome(NamedTuple):
+    """Rows that no rational point satisfies together, or None where some point does or the work was cut short."""
 
-    Bland's rule (least violated slack, least entering variable) ends without cycling.
+    conflict: tuple[int, ...] | None
+    work: int
+
+
+def infeasible(rows: Sequence[Row], limit: int) -> Outcome:
+    """Look for a contradiction among rows; `limit` bounds the table entries that are touched.
+
+    At first the violated slack with the fewest ways out leaves; later Bland's rule (least violated slack, least
+    entering variable) excludes cycles.
     """
     table = _Tableau(rows)
-    for _ in range(limit):
-        violated = min((i for i, row in table.rows.items() if row.get(-1, 0) < 0), default=None)
-        if violated is None:
-            return None
-        row = table.rows[violated]
-        entering = None
-        for v, c in row.items():
-            if v >= table.count:
-                entering = v
-                break
-            if v >= 0 and c > 0 and (entering is None or v < entering):
-                entering = v
-        if entering is None:
-            return (violated, *(v for v in row if v >= 0))
-        table.pivot(violated, entering)
-    return None
+    for step in range(limit):
+        violated = [i for i, row in table.rows.items() if row.get(-1, 0) < 0]
+        if not violated or table.work > limit:
+            break
+        if step < _GREEDY:
+            leaving, ways = min(((i, table.ways(i)) for i in violated), key=lambda way: len(way[1]))
+        else:
+            leaving = min(violated)
+            ways = table.ways(leaving)
+        if not ways:
+            return Outcome((leaving, *(v for v in table.rows[leaving] if v >= 0)), table.work)
+        table.pivot(leaving, max(ways) if max(ways) >= table.count else min(ways))
+    return Outcome(None, table.work)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from loopfuse.ir import Expr
 from loopfuse.prove.linear import CONSTANT, Monomial, Row
-from loopfuse.sizes import Atom, Poly
+from loopfuse.sizes import ZERO, Atom, Poly
 
 # What a fact rests on beside the language's rules: a buffer's value range, or a condition on sizes (a polynomial that
 # must be >= 0) that nobody has promised.
@@ -202,13 +202,9 @@ class State:
         for name, (num, den, rest) in reversed(self.fresh.items()):
             if name not in poly.names:
                 continue
-            whole = []
+            total = ZERO
             for monomial, coefficient in poly.terms:
-                part = Poly(((monomial, coefficient),))
-                quotient, left = part.split(den * Poly.of(name))
-                whole.append(quotient * (num - rest) + left.subs({name: (num - rest) // den}))
-            total = Poly(())
-            for part in whole:
-                total = total + part
-            poly = total
+                quotient, left = Poly(((monomial, coefficient),)).split(den * Poly.of(name))
+                total = total + quotient * (num - rest) + left
+            poly = total.subs({name: (num - rest) // den})
         return poly
