@@ -120,19 +120,23 @@ class Core:
         """A new loop index, known to the facts; `given` is an id made before."""
         dim = Dim(given or self.fresh(name), lo, hi, span=span)
         self.dims[dim.id] = dim
-        self.facts = self.facts.index(dim.id, lo, hi)
-        self.bare = self.bare.index(dim.id, lo, hi)
+        self.update(lambda facts: facts.index(dim.id, lo, hi))
         return dim
 
     # -- facts --------------------------------------------------------------------------------------------------------
+
+    def update(self, fact: Callable[[Facts], Facts]) -> None:
+        """Add a fact here; outside lazy arms both sets are one."""
+        same = self.facts is self.bare
+        self.facts = fact(self.facts)
+        self.bare = self.facts if same else fact(self.bare)
 
     def know(self, fact: Callable[[Facts], Facts]) -> None:
         """Add a fact that holds from now on, in every context."""
         if self.dry:
             return
         self.common.append(fact)
-        self.facts = fact(self.facts)
-        self.bare = fact(self.bare)
+        self.update(fact)
 
     @contextmanager
     def context(self) -> Iterator[None]:
@@ -143,7 +147,7 @@ class Core:
         finally:
             self.facts, self.bare, self.guards = facts, bare, guards
             for fact in self.common[count:]:
-                self.facts, self.bare = fact(self.facts), fact(self.bare)
+                self.update(fact)
 
     @contextmanager
     def under(self, cond: Expr, truth: bool = True) -> Iterator[None]:
