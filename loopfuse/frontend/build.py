@@ -238,17 +238,13 @@ class Builder:
     def args(self, c: Children, s: int, e: int) -> Any:
         named = [x for x in c if type(x) is tuple]
         plain = [x for x in c if type(x) is not tuple]
-        if named and type(c[-1]) is not tuple:
-            late = next(x for n, x in enumerate(c) if type(x) is not tuple and any(type(y) is tuple for y in c[:n]))
-            self.problems.append(
-                error(
-                    "LF0101",
-                    "an argument without a name stands after a named one",
-                    late.span,
-                    "put it before the named arguments",
-                    (named[0][2], "named here"),
-                )
-            )
+        if named:
+            first = next(n for n, x in enumerate(c) if type(x) is tuple)
+            late = next((x for x in c[first:] if type(x) is not tuple), None)
+            if late is not None:
+                message = "an argument without a name stands after a named one"
+                also = (named[0][2], "named here")
+                self.problems.append(error("LF0101", message, late.span, "put it before the named arguments", also))
         seen: set[str] = set()
         for name, _, span in named:
             if name in seen:
@@ -280,33 +276,29 @@ class Builder:
         return ast.String(self._text(token), self._at(token)) if token else None
 
     def _text(self, token: Token) -> str:
-        """A string without its quotes and escapes."""
+        """A string without its quotes and escapes; only the first fault in it is told."""
         out: list[str] = []
-        raw = token.text[1:-1]
+        raw, first = token.text[1:-1], token.start + 1
+        faults: list[Diagnostic] = []
         at = 0
         while at < len(raw):
-            c = raw[at]
-            where = self._span(token.start + 1 + at, token.start + 2 + at)
+            c, width = raw[at], 1
             if c == "\\":
-                at += 1
-                if raw[at] not in _ESCAPES:
-                    self.problems.append(
-                        error(
-                            "LF0105",
-                            f"unknown escape `\\{raw[at]}` in a string",
-                            where.to(self._span(where.end, where.end + 1)),
-                            'a string knows \\n \\t \\r \\" and \\\\',
-                            fix="write `\\\\` for a backslash, or `/` in a path",
-                        )
-                    )
-                c = _ESCAPES.get(raw[at], raw[at])
-            elif unicodedata.category(c) in ("Cc", "Cs") and c != "\t":
-                self.problems.append(
-                    error("LF0104", f"character U+{ord(c):04X} cannot stand in a string", where, "not printable")
-                )
+                c, width = _ESCAPES.get(raw[at + 1], ""), 2
+            span = self._span(first + at, first + at + width)
+            if not c:
+                faults.append(
+                    error("LF0105", f"unknown escape `{span.text}` in a string", span,
+                          'a string knows \\n \\t \\r \\" and \\\\',
+                          fix="write `\\\\` for a backslash, or `/` in a path")
+                )  # fmt: skip
+            elif width == 1 and unicodedata.category(c) in ("Cc", "Cs") and c != "\t":
+                message = f"character U+{ord(c):04X} cannot stand in a string"
+                faults.append(error("LF0104", message, span, "not printable"))
             out.append(c)
-            at += 1
-        return unicodedata.normalize("NFC", "".join(out)) if not token.text.isascii() else "".join(out)
+            at += width
+        self.problems += faults[:1]
+        return unicodedata.normalize("NFC", "".join(out))
 
     def _value(self, text: str, suffix: str | None, span: Span) -> int | float:
         digits = text.replace("_", "")

@@ -89,6 +89,8 @@ def strings(stop: Stop) -> Diagnostic | None:
                      fix=stop.edit(span, f'"{inner}"', True))  # fmt: skip
     if here.kind == "string" and before.kind == "name" and before.end == here.start:
         return error("LF0105", "a string has no prefix", stop.span(stop.at - 1), "nothing is interpolated")
+    if here.kind == "name" and stop.after.kind == "string" and stop.after.start == here.end:
+        return error("LF0105", "a string has no prefix", span, "nothing is interpolated", fix=stop.edit(span, "", True))
     if before.text in ("to", "from") and "STRING" in stop.expected and here.kind == "name" and not stop.ended:
         end = here.end
         while end < len(stop.source.text) and not stop.source.text[end].isspace():

@@ -23,7 +23,7 @@ from loopfuse.frontend.lexemes import (
     scan,
 )
 from loopfuse.frontend.lint import expression_faults, lint, nested
-from loopfuse.frontend.syntax import Stop, explain
+from loopfuse.frontend.syntax import Stop, explain, looks_new
 
 MOST_NESTED = 200
 _KNOWN = (*mistakes.KNOWN, *statements.FIRST, *mistakes.LATE)
@@ -88,7 +88,7 @@ class _Reader:
     lexemes: list[Lexeme] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     skip_deeper: int = -1  # the column of a statement with a Python block: what is indented deeper belongs to it
-    skip_next: bool = False  # the next statement begins with a reserved word that was meant as a name
+    skip_next: bool = False  # the next statement is a part of this one: it begins with a word meant as a name
 
     def script(self) -> ast.Script:
         text = self.source.text
@@ -155,6 +155,7 @@ class _Reader:
             follows = failed and not begins_line(text, start) and self._fails(piece, "start")
             block = block if column(text, start) > block else -1
             if follows or (block >= 0 and self.lexemes[piece.first].text in INNER_ONLY):
+                self.skip_next = False
                 self._lose(piece)  # the rest of a line that failed, or of a block that was not understood
                 continue
             before = len(self.collector.found) + self.collector.dropped
@@ -248,7 +249,10 @@ class _Reader:
         here = self.lexemes[at]
         if here.text in statements.BLOCKS and stop.fresh:
             self.skip_deeper = column(self.source.text, here.start)
-        self.skip_next = found.code == "LF0103" and at == piece.last and here.text in STARTERS
+        reserved = found.code == "LF0103" and at == piece.last and here.text in STARTERS
+        self.skip_next = reserved or (here.text == "from" and stop.fresh)
+        if found.code == "LF0108" and looks_new(stop):
+            at -= 1  # what cannot follow here is itself the next statement
         return at, stop.fresh or here.text == ";"
 
     def _resume(self, piece: Piece, at: int, limit: int) -> int | None:

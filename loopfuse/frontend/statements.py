@@ -60,6 +60,9 @@ def foreign(stop: Stop) -> Diagnostic | None:
         return error("LF0112", "a module is imported whole", span, "not a statement", fix="import nn")
     if word in FOREIGN and stop.after.text not in ("=", ":="):
         code, message, label, fix = FOREIGN[word]
+        if word == "print" and stop.lexemes[min(stop.at + 2, stop.last)].kind == "name":
+            shown = stop.lexemes[stop.at + 2].text
+            fix = f"output {shown}   or   loopfuse run --show {shown}"
         return error(code, message, span, label, fix=fix)
     return None
 
@@ -71,7 +74,11 @@ def misplaced(stop: Stop) -> Diagnostic | None:
     if word not in STARTERS or not (stop.complete or empty) or stop.wants_operand:
         return None
     if stop.at == stop.first and not stop.block and word in INNER_ONLY:
-        owner, fix = ("a function", "output y = x") if word == "return" else ("a scan", FORMS["scan"])
+        owner, fix = "a scan", FORMS["scan"]
+        if word == "return":
+            owner = "a function"
+            value = stop.text(stop.at + 1, _line_end(stop, stop.at + 1)) or "x"
+            fix = f"output {value}" if value.isidentifier() else f"output y = {value}"
         return error("LF0115", f"`{word}` stands only in the block of {owner}", span, "no block is open here", fix=fix)
     if not stop.block and (stop.ended or stop.keyword not in _PLACES):
         return None

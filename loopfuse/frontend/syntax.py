@@ -230,6 +230,8 @@ def expected(stop: Stop) -> Diagnostic:
 def describe(stop: Stop) -> str:
     """What could stand here, in words."""
     kinds = set(stop.expected)
+    if "CARRY" in kinds:
+        return "`carry`"
     words: list[str] = []
     if stop.wants_operand:
         words.append("an expression")
