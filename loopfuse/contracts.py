@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loopfuse.backends import reference
-from loopfuse.diag import Collector, Diagnostic, UserError, error
+from loopfuse.diag import Collector, Diagnostic, Source, UserError, error
 from loopfuse.dtypes import BOOL
+from loopfuse.frontend.ast import Call, Compare, Name
 from loopfuse.frontend.lower import lower
+from loopfuse.frontend.parse import parse_expr
 from loopfuse.frontend.typed import Check, Define, Fold, Input, TypedProgram
 from loopfuse.generate import NO_BOUNDS, Array, Bounds
 from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Kernel, Load, Op, Program, Ref, Require, Select, Size, Store
@@ -198,7 +200,7 @@ def witness(typed: TypedProgram, check: Check, sizes: Mapping[str, int], inputs:
         return None
     fold = _conjunction(define)
     if fold is None:
-        return _sides(typed, define, (), define.folds, define.value, (), sizes, inputs)
+        return _sides(typed, check, (), define.folds, define.value, (), sizes, inputs)
     if any(d.lo != (ZERO,) or d.step != ONE or len(d.hi) != 1 or not d.hi[0].names <= sizes.keys() for d in fold.dims):
         return None
     value = Select(fold.where, fold.value, TRUE) if fold.where is not None else fold.value
@@ -207,7 +209,7 @@ def witness(typed: TypedProgram, check: Check, sizes: Mapping[str, int], inputs:
     if holds.all():
         return None
     index = first_false(holds)
-    return _sides(typed, define, fold.dims, folds, fold.value, index, sizes, inputs)
+    return _sides(typed, check, fold.dims, folds, fold.value, index, sizes, inputs)
 
 
 def _conjunction(define: Define) -> Fold | None:
@@ -219,14 +221,28 @@ def _conjunction(define: Define) -> Fold | None:
     return None
 
 
-def _sides(typed: TypedProgram, define: Define, dims: tuple[Dim, ...], folds: tuple[Fold, ...], value: Expr,
+def _sides(typed: TypedProgram, check: Check, dims: tuple[Dim, ...], folds: tuple[Fold, ...], value: Expr,
            index: tuple[int, ...], sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> Witness:  # fmt: skip
     """The witness at `index`, with the values of both sides where the condition is one comparison."""
-    if not (isinstance(value, Op) and value.op in COMPARISONS):
+    texts = _operands(check.text)
+    if texts is None or not (isinstance(value, Op) and value.op in COMPARISONS):
         return Witness(index)
     computed = _compute(typed, list(value.args), dims, folds, sizes, inputs)
-    texts = [arg.span.text if arg.span else side for arg, side in zip(value.args, ("left", "right"), strict=True)]
     return Witness(index, tuple((t, c[index].item()) for t, c in zip(texts, computed, strict=True)))
+
+
+def _operands(text: str) -> tuple[str, str] | None:
+    """The two sides of a comparison, alone or in `all(...)`, as they are written."""
+    try:
+        expr = parse_expr(Source("check", text))
+    except UserError:
+        return None
+    if isinstance(expr, Call) and len(expr.args) == 1 and isinstance(expr.fn, Name) and expr.fn.id == "all":
+        expr = expr.args[0]
+    if isinstance(expr, Compare) and len(expr.operands) == 2:
+        left, right = expr.operands
+        return left.span.text, right.span.text
+    return None
 
 
 def _compute(typed: TypedProgram, values: list[Expr], dims: tuple[Dim, ...], folds: tuple[Fold, ...],

@@ -144,7 +144,9 @@ def fit(value: Scalar, dtype: DType) -> Array | None:
         bits = constant(value, dtype)
     except ValueError:
         return None
-    return None if vanishes(value, dtype) else np.asarray(from_bits(bits, dtype))
+    made = np.asarray(from_bits(bits, dtype))
+    overflows = dtype.is_float and np.isinf(made) and (isinstance(value, int) or math.isfinite(value))
+    return None if overflows or vanishes(value, dtype) else made
 
 
 def _bad(spec: Spec, message: str, fix: str | None = None) -> UserError:
@@ -254,10 +256,11 @@ def _auto_float(request: Request) -> Array:
         made = bounds.lo + part * (bounds.hi - bounds.lo)
     else:
         made = stream.standard_normal(request.shape, dtype=work)
+        # Never so near to an open end that rounding reaches it.
         if bounds.lo is not None:
-            made = bounds.lo + np.exp(made)
+            made = bounds.lo + np.maximum(np.exp(made), abs(bounds.lo) * 2.0 ** (3 - request.dtype.mantissa))
         elif bounds.hi is not None:
-            made = bounds.hi - np.exp(made)
+            made = bounds.hi - np.maximum(np.exp(made), abs(bounds.hi) * 2.0 ** (3 - request.dtype.mantissa))
     return np.asarray(made).astype(request.dtype.numpy)
 
 

@@ -54,7 +54,7 @@ class Solution:
     def contradict(self, equation: Equation, found: int) -> None:
         """Note that an equation does not hold: the polynomial is `found` by what is known already."""
         name = equation.poly.name
-        causes = [(n, self.reasons.get(n)) for n in sorted(equation.poly.names)]
+        causes = [(n, self.reasons.get(n)) for n in sorted(equation.poly.names) if n in self.sizes]
         also = [(e.span, f"{n} = {self.sizes[n]} from {e.where}") for n, e in causes if e is not None]
         if name is not None:
             first = self.reasons.get(name)
@@ -65,7 +65,7 @@ class Solution:
         else:
             message = f"{equation.where} must have `{equation.poly}` = {found} elements, and has {equation.value}"
             sources = [f"{n} = {self.sizes[n]} from {e.where if e else 'what was given'}" for n, e in causes]
-            message += f" ({', '.join(sources)})"
+            message += f" ({', '.join(sources) or 'by the other axes'})"
         label = f"{equation.value} by {equation.where}"
         self.problems.append(error("LF0517", message, equation.span, label, *also))
 
@@ -123,7 +123,7 @@ def _affine(poly: Poly) -> dict[str, int] | None:
 def _settle_linear(solution: Solution, pending: list[Equation]) -> bool:
     """Gauss elimination over the affine equations; True where some size was settled."""
     rows: list[tuple[dict[str, Fraction], Fraction, Equation]] = []
-    for equation in pending:
+    for equation in list(pending):
         poly = equation.poly.subs(solution.sizes)
         line = _affine(poly)
         if line is None:
@@ -135,6 +135,9 @@ def _settle_linear(solution: Solution, pending: list[Equation]) -> bool:
             if name in row:
                 row, right = _eliminate(row, right, pivots, value, name)
         if not row:
+            pending.remove(equation)
+            if right:
+                solution.contradict(equation, equation.value - int(right))
             continue
         name = min(row)
         scale = row.pop(name)

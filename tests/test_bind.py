@@ -308,14 +308,14 @@ def test_axes_are_counted() -> None:
 
 
 def test_names() -> None:
-    text = "input xs: f32[N]  param a: f32 = 1  size R = 2  output y = sum(xs) * a * R"
-    told = refused(lambda: bound(text, {"xz": zeros(3), "xs": zeros(3)}))
-    assert told.code == "LF0502" and told.fix is not None and "`xs`" in told.fix.text
-    assert "-p a" in refused(lambda: bound(text, {"a": 2, "xs": zeros(3)})).helps[0]
-    assert refused(lambda: bound(text, {"xs": zeros(3)}, params={"b": 1})).code == "LF0502"
-    assert refused(lambda: bound(text, {"xs": zeros(3)}, dims={"Q": 1})).code == "LF0502"
-    assert "-D R=3" in str(refused(lambda: bound(text, {"xs": zeros(3)}, dims={"R": 3})).fix)
-    assert refused(lambda: bound(text, {"xs": zeros(3)}, dims={"N": 4})).code == "LF0517"
+    text = "input data: f32[N]  param a: f32 = 1  size R = 2  output y = sum(data) * a * R"
+    told = refused(lambda: bound(text, {"date": zeros(3), "data": zeros(3)}))
+    assert told.code == "LF0502" and told.fix is not None and "`data`" in told.fix.text
+    assert "-p a" in refused(lambda: bound(text, {"a": 2, "data": zeros(3)})).helps[0]
+    assert refused(lambda: bound(text, {"data": zeros(3)}, params={"b": 1})).code == "LF0502"
+    assert refused(lambda: bound(text, {"data": zeros(3)}, dims={"Q": 1})).code == "LF0502"
+    assert "-D R=3" in str(refused(lambda: bound(text, {"data": zeros(3)}, dims={"R": 3})).fix)
+    assert refused(lambda: bound(text, {"data": zeros(3)}, dims={"N": 4})).code == "LF0517"
     assert refused(lambda: bound(text)).code == "LF0501"
 
 

@@ -42,12 +42,12 @@ def add_data(parser: Parser) -> None:
     group.add_argument(
         "--limit", type=_bytes, metavar="BYTES", help="most memory to use, as 8G (default: 80%% of free)"
     )
-    add_sizes(parser)
+    add_sizes(group)
 
 
-def add_sizes(parser: Parser) -> None:
+def add_sizes(group: argparse._ActionsContainer) -> None:
     """The option that replaces compile-time sizes."""
-    parser.add_argument("-D", action="append", default=[], dest="sizes", metavar="NAME=N", help="value of a `size`")
+    group.add_argument("-D", action="append", default=[], dest="sizes", metavar="NAME=N", help="value of a `size`")
 
 
 def _bytes(text: str) -> int:

@@ -11,9 +11,9 @@ from loopfuse.diag import Span
 from loopfuse.dtypes import DType
 from loopfuse.frontend import typed as ty
 from loopfuse.ir import Buffer, Dim, Loop, Program, Require, Size, Store
-from loopfuse.printer import print_dim, print_expr
+from loopfuse.printer import print_expr
 from loopfuse.rewrite import nodes, walk_program
-from loopfuse.sizes import Poly
+from loopfuse.sizes import ONE, Poly
 
 
 def tree(node: object) -> str:
@@ -32,13 +32,19 @@ def _tree_lines(root: object) -> Iterator[str]:
             stack.extend((depth + 1, "", item) for item in reversed(node))
         elif dataclasses.is_dataclass(node) and not isinstance(node, Poly | DType | type):
             fields = [(f.name, getattr(node, f.name)) for f in dataclasses.fields(node)]
-            fields = [(n, v) for n, v in fields if v not in (None, (), "", False) and n != "source"
-                      and not isinstance(v, Span)]  # fmt: skip
+            fields = [(n, v) for n, v in fields if not _bare(v) and n != "source"]
             plain = [f"{n}={_leaf(v)}" for n, v in fields if not _inner(v)]
             yield f"{lead}{type(node).__name__} {' '.join(plain)}".rstrip()
             stack.extend((depth + 1, n, v) for n, v in reversed(fields) if _inner(v))
         else:
             yield lead + _leaf(node)
+
+
+def _bare(value: object) -> bool:
+    """Nothing, or only a place in the source."""
+    if isinstance(value, tuple):
+        return all(isinstance(v, Span) for v in value)
+    return value is None or value is False or value == "" or isinstance(value, Span)
 
 
 def _inner(value: object) -> bool:
@@ -76,7 +82,7 @@ def _table(rows: list[tuple[str, ...]]) -> str:
 
 def ranges(program: ty.TypedProgram) -> str:
     """Every index with its range and line, the known ranges of integer arrays, and the requirements."""
-    rows = [(_line(span), name, print_dim(dim)) for name, dim, span in _dims(program.body)]
+    rows = [(_line(span), name, _index(dim)) for name, dim, span in _dims(program.body)]
     parts = [_table([("line", "in", "index"), *rows])]
     values = [
         (b.id, "to".join((_ends("max", b.range[0]), _ends("min", b.range[1])))) for b in program.buffers if b.range
@@ -94,7 +100,13 @@ def _line(span: Span | None) -> str:
 
 
 def _ends(word: str, polys: tuple[Poly, ...]) -> str:
-    return f" {polys[0]} " if len(polys) == 1 else f" {word}({', '.join(map(str, polys))}) "
+    return str(polys[0]) if len(polys) == 1 else f"{word}({', '.join(map(str, polys))})"
+
+
+def _index(dim: Dim) -> str:
+    """As the language writes a range: `k in 0..2*R + 1`."""
+    step = f" by {dim.step}" if dim.step != ONE else ""
+    return f"{dim.id} in {_ends('max', dim.lo)}..{_ends('min', dim.hi)}{step}"
 
 
 def _require(require: Require) -> str:

@@ -29,6 +29,8 @@ def main(argv: list[str], context: Context) -> int:
     """Run the command; returns the exit code."""
     parser = _parser()
     options = parser.read(argv, context)
+    if options.script is None:
+        parser.error("no script is named")
     clock = driver.Clock()
     terminal = context.terminal
     assigned = arguments.split_pairs(parser, options.inputs, "inputs")
@@ -62,7 +64,7 @@ def main(argv: list[str], context: Context) -> int:
 
 def _parser() -> arguments.Parser:
     parser = arguments.Parser("run", ABOUT)
-    parser.add_argument("script", help="the script, or - for stdin")
+    parser.add_argument("script", nargs="?", help="the script, or - for stdin")
     parser.add_argument("inputs", nargs="*", metavar="NAME=VALUE", help="a file, a generator or a number")
     arguments.add_data(parser)
     group = parser.add_argument_group("results")
