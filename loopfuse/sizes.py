@@ -232,21 +232,47 @@ class Poly:
     # -- text -----------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        """As the language writes it: `4*U + u`, `(H - R + 1) // P - 1`."""
-        if not self.terms:
-            return "0"
+        """As the language writes it: `4*U + u`, `(H - R + 1) // P - 1`, `(i + 1) % K`."""
+        rest, remainders = self._remainders()
         parts: list[str] = []
-        for monomial, coefficient in self.terms:
-            size = abs(coefficient)
-            factors = [str(size)] if size != 1 or not monomial else []
-            alone = len(monomial) == 1 and not factors and (coefficient > 0 or bool(parts))
-            factors += [str(a) if isinstance(a, str) or alone else f"({a})" for a in monomial]
-            text = "*".join(factors)
-            if not parts:
-                parts.append(f"-{text}" if coefficient < 0 else text)
-            else:
-                parts.append(f"{'-' if coefficient < 0 else '+'} {text}")
-        return " ".join(parts)
+        for monomial, coefficient in rest.terms:
+            alone = len(monomial) == 1 and coefficient in (1, -1) and (coefficient > 0 or bool(parts))
+            factors = [str(a) if isinstance(a, str) or alone else f"({a})" for a in monomial]
+            _append(parts, coefficient, factors)
+        for quot, coefficient in remainders:
+            num, den = (str(p) if p.is_atom else f"({p})" for p in (quot.num, quot.den))
+            alone = coefficient == 1 or (coefficient == -1 and bool(parts))
+            _append(parts, coefficient, [f"{num} % {den}" if alone else f"({num} % {den})"])
+        return " ".join(parts) or "0"
+
+    def _remainders(self) -> tuple[Poly, list[tuple[Quot, int]]]:
+        """The polynomial with what is a remainder `num - den * (num // den)` taken out, and those remainders."""
+        rest = self
+        found: list[tuple[Quot, int]] = []
+        for monomial, _ in self.terms:
+            quot = next((a for a in monomial if isinstance(a, Quot)), None)
+            if quot is None or any(q == quot for q, _ in found):
+                continue
+            lead, factor = quot.den.terms[0]
+            held = dict(rest.terms).get(tuple(sorted((*lead, quot), key=_key)), 0)
+            if held == 0 or held % factor:
+                continue
+            times = -held // factor
+            without = rest - (quot.num - quot.den * Poly.of(quot)) * times
+            if len(without.terms) < len(rest.terms) and not any(a == quot for a in without.atoms()):
+                rest = without
+                found.append((quot, times))
+        return rest, found
+
+
+def _append(parts: list[str], coefficient: int, factors: list[str]) -> None:
+    """Add a term to the words of a sum."""
+    size = abs(coefficient)
+    text = "*".join(([str(size)] if size != 1 or not factors else []) + factors)
+    if parts:
+        parts.append(f"{'-' if coefficient < 0 else '+'} {text}")
+    else:
+        parts.append(f"-{text}" if coefficient < 0 else text)
 
 
 def _floor(num: int, den: int) -> int:
