@@ -18,11 +18,12 @@ import numpy as np
 
 from loopfuse import driver, implied
 from loopfuse.bind import Given, show_type
+from loopfuse.contracts import require_text
 from loopfuse.diag import Diagnostic, Source, UserError, error
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
 from loopfuse.ir import Program as IR
-from loopfuse.printer import print_expr, print_program
+from loopfuse.printer import print_program
 
 Result = Any  # an array where a program has one output, else a Record
 
@@ -133,7 +134,7 @@ class Program:
     @property
     def requires(self) -> tuple[str, ...]:
         """The requirements on sizes and params, written and implied."""
-        return tuple(print_expr(r.cond) + (" (implied)" if r.implied else "") for r in self._typed.requires)
+        return tuple(require_text(r) + (" (implied)" if r.implied else "") for r in self._typed.requires)
 
     @property
     def remarks(self) -> tuple[Diagnostic, ...]:

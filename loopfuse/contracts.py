@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from loopfuse.frontend.typed import Check, Define, Fold, Input, TypedProgram
 from loopfuse.generate import NO_BOUNDS, Array, Bounds
 from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Kernel, Load, Op, Program, Ref, Require, Select, Size, Store
 from loopfuse.ops import OPS, to_number
+from loopfuse.printer import print_expr
 from loopfuse.rewrite import subexprs
 from loopfuse.sizes import ONE, ZERO, Poly
 
@@ -58,14 +60,11 @@ def _broken(require: Require, sizes: Mapping[str, int], params: Mapping[str, Arr
     names = sorted(_names(require.cond) & values.keys())
     shown = ", ".join(f"{n} = {values[n]}" for n in names)
     with_values = f" ({shown})" if shown else ""
-    text = _text(require.cond) or (require.span.text if require.span else "")
+    text = require_text(require)
     if require.implied:
-        said = f"this needs {text or 'other sizes'}{with_values}"
-        notes = [require.message] if require.message and require.message != text else []
-        return error("LF0611", said, require.span, shown, notes=notes)
-    written = require.span.text if require.span else text
-    written = " ".join(written.removeprefix("require").split())
-    message = require.message or f"`{written}` does not hold"
+        message = f"{require.message}: " if require.message else ""
+        return error("LF0611", f"{message}this needs `{text}`{with_values}", require.span, shown)
+    message = require.message or f"`{text}` does not hold"
     return error("LF0610", f"requirement not met: {message}{with_values}", require.span, shown)
 
 
@@ -80,13 +79,38 @@ def _names(cond: Expr) -> set[str]:
     return found
 
 
-def _text(cond: Expr) -> str | None:
-    """A comparison of polynomials as the language writes it."""
-    if isinstance(cond, Op) and cond.op in COMPARISONS and len(cond.args) == 2:
+def require_text(require: Require) -> str:
+    """The condition of a requirement: as written, or where it is implied in a form made from its polynomials."""
+    span = require.span
+    written = span and re.match(r'require\b(.*?)(,\s*"(?:[^"\\]|\\.)*")?$', span.text.strip(), re.DOTALL)
+    if require.implied or not written:
+        return condition_text(require.cond)
+    return " ".join(written[1].split())
+
+
+def condition_text(cond: Expr) -> str:
+    """A condition on sizes as the language writes it: `N >= R + 1 and R != 0`."""
+    if isinstance(cond, Op) and cond.op in COMPARISONS:
         left, right = cond.args
         if isinstance(left, Affine) and isinstance(right, Affine):
-            return f"`{left.poly} {COMPARISONS[cond.op]} {right.poly}`"
-    return None
+            return _balanced(left.poly - right.poly, COMPARISONS[cond.op])
+    if isinstance(cond, Op) and cond.op in ("and", "or"):
+        return f" {cond.op} ".join(
+            f"({text})" if isinstance(arg, Op) and arg.op == "or" != cond.op else text
+            for arg, text in ((arg, condition_text(arg)) for arg in cond.args)
+        )
+    if isinstance(cond, Op) and cond.op == "not":
+        return f"not ({condition_text(cond.args[0])})"
+    return print_expr(cond)
+
+
+def _balanced(difference: Poly, symbol: str) -> str:
+    """`difference symbol 0` with every term on the side where it is positive."""
+    left = Poly(tuple((m, c) for m, c in difference.terms if c > 0))
+    right = left - difference
+    if symbol in ("==", "!=") and left.is_const and not right.is_const:
+        left, right = right, left
+    return f"{left} {symbol} {right}"
 
 
 def check_sizes(typed: TypedProgram, sizes: Mapping[str, int]) -> None:

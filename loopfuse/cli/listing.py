@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from loopfuse.bind import show_type
+from loopfuse.contracts import require_text
 from loopfuse.diag import Span
 from loopfuse.dtypes import DType
 from loopfuse.frontend import typed as ty
 from loopfuse.ir import Buffer, Dim, Loop, Program, Require, Size, Store
-from loopfuse.printer import print_expr
 from loopfuse.rewrite import nodes, walk_program
 from loopfuse.sizes import ONE, Poly
 
@@ -110,7 +110,7 @@ def _index(dim: Dim) -> str:
 
 
 def _require(require: Require) -> str:
-    return print_expr(require.cond) + (f"   {require.message}" if require.message else "")
+    return require_text(require) + (f"   {require.message}" if require.message else "")
 
 
 def _dims(body: tuple[ty.Stmt, ...]) -> Iterator[tuple[str, Dim, Span | None]]:

@@ -45,7 +45,7 @@ def _pixels(image: Image.Image) -> Array:
     if image.mode in _SIXTEEN:
         return np.asarray(image).astype(np.uint16)
     if image.mode == "1":  # NumPy sees its pixels as bools whose bytes are 255
-        return np.asarray(image.convert("L")) != 0
+        return np.asarray(np.asarray(image.convert("L")) != 0)
     if image.mode not in _DIRECT:
         raise BadFile("LF0513", f"has pixels of kind {image.mode}, which is not supported", fix="convert it to RGB")
     return np.array(image)
