@@ -2,35 +2,37 @@
 
 A let stands in the innermost block around all uses. Operations are total, so they may be evaluated where they are not
 needed; a load may not. A term with a load that is only used lazily (in an arm of a `Select`, in the body of a fold) is
-therefore shared only inside that arm or body; in an arm, which has no place for a let, small terms are repeated, and
-large ones are named in the block around under the arm's condition. Expressions that grow too tall are cut by lets.
+therefore shared only inside that arm or body. In an arm, which has no place for a let, small terms are repeated. Large
+ones are named in the block around, and there their loads have modes that make them total: what they yield outside the
+array is never used. Expressions that grow too tall are cut by lets, in the same way.
+
+A load whose mode is `checked` is never made total, for that would hide a fault; terms with such loads are repeated.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from loopfuse.diag import CompilerError
-from loopfuse.dtypes import BOOL
+from loopfuse.frontend.lifting import plainly
 from loopfuse.frontend.regions import Block, Region, Write, meet
-from loopfuse.frontend.terms import FALSE, Node
-from loopfuse.ir import Const, Expr, Let, Loop, Op, Ref, Select, Stmt, Store
+from loopfuse.frontend.terms import Node
+from loopfuse.ir import Affine, Buffer, Const, Expr, Let, Load, Loop, Mode, Ref, Stmt, Store
 from loopfuse.rewrite import rebuild
+from loopfuse.sizes import ZERO
 
 # Expressions of more levels are cut.
 TALLEST = 60
 # Terms of at most this many nodes are repeated in lazy arms.
 SMALL = 12
 
-_VALUE, _BODY, _PATH = range(3)
-_Task = tuple[Node, Region, int]
-_Key = tuple[int, Region, int]
+# A term at a region; with False its let is built, with True its expression.
+_Task = tuple[Node, Region, bool]
 
 
-def emit(root: Block, fresh: Callable[[], str]) -> tuple[Stmt, ...]:
+def emit(root: Block, fresh: Callable[[], str], buffers: Mapping[str, Buffer]) -> tuple[Stmt, ...]:
     """The statements of a unit; `fresh` gives the ids of lets."""
-    lets = _Lets(root, fresh)
+    lets = _Lets(root, fresh, buffers)
     if lets.plan():
         return lets.statements(root, lets.shared)
     return lets.statements(root, lambda n, region: n.expr)
@@ -39,22 +41,21 @@ def emit(root: Block, fresh: Callable[[], str]) -> tuple[Stmt, ...]:
 class _Lets:
     """The decisions for one unit, and what has been emitted of it."""
 
-    def __init__(self, root: Block, fresh: Callable[[], str]) -> None:
-        self.root, self.fresh = root, fresh
+    def __init__(self, root: Block, fresh: Callable[[], str], buffers: Mapping[str, Buffer]) -> None:
+        self.fresh, self.buffers = fresh, buffers
         self.bodies: dict[Block, Region] = {}
         self.headers: dict[Block, Region] = {}
+        self.totals: dict[Block, Region] = {}
         self.seeds: list[tuple[Node, Region]] = []
         self.running = 0
         self.nodes: dict[int, Node] = {}
-        self.degree: dict[int, int] = defaultdict(int)
         self.forced: set[int] = set()
-        self.heavy: set[int] = set()
         self.arms: dict[tuple[int, Region, int], Region] = {}
-        self.uses: dict[int, dict[Region, int]] = defaultdict(lambda: defaultdict(int))
+        self.uses: dict[int, dict[Region, int]] = {}
         # Where the let stands that a use at a region refers to; and the uses in a block of lets of the blocks around.
         self.target: dict[tuple[int, Region], Region] = {}
-        self.needs: dict[Block, list[tuple[Node, Region]]] = defaultdict(list)
-        self.built: dict[_Key, Expr] = {}
+        self.needs: dict[Block, list[tuple[Node, Region]]] = {}
+        self.built: dict[tuple[int, Region, bool], Expr] = {}
         self.named: dict[tuple[int, Region], Ref] = {}
         self.out: dict[Block, list[Stmt]] = {}
         for block in _blocks(root):
@@ -75,29 +76,32 @@ class _Lets:
 
     def plan(self) -> bool:
         """Decide where lets stand; False where there are none."""
-        stack = []
-        for n, _ in self.seeds:
-            self.degree[n.id] += 1
-            stack.append(n)
+        nodes, twice, stack = self.nodes, False, [n for n, _ in self.seeds]
+        for n in stack:
+            twice |= n.id in nodes and not n.plain
+            nodes[n.id] = n
+        stack = list(nodes.values())
         while stack:
-            n = stack.pop()
-            if n.id not in self.nodes:
-                self.nodes[n.id] = n
-                for a in n.args:
-                    self.degree[a.id] += 1
+            for a in stack.pop().args:
+                if a.id not in nodes:
+                    nodes[a.id] = a
                     stack.append(a)
-        if all(n.height <= TALLEST and (n.plain or self.degree[i] == 1) for i, n in self.nodes.items()):
+                elif not a.plain:
+                    twice = True
+        if not twice and all(n.height <= TALLEST for n, _ in self.seeds):
             return False
-        order = sorted(self.nodes)
-        self._mark(order)
+        order = sorted(nodes)
+        self._cut(order)
         for n, region in self.seeds:
-            self.uses[n.id][region] += 1
+            self._use(n, region, 1)
         for number in reversed(order):
-            self._decide(self.nodes[number])
+            self._decide(nodes[number])
         return bool(self.target)
 
-    def _mark(self, order: list[int]) -> None:
-        """Find the terms at which tall expressions are cut, and those that hold what a lazy arm may have to name."""
+    def _cut(self, order: list[int]) -> None:
+        """Find the terms at which tall expressions are cut."""
+        if all(n.height <= TALLEST for n, _ in self.seeds):
+            return
         height: dict[int, int] = {}
         for number in order:
             n = self.nodes[number]
@@ -106,29 +110,38 @@ class _Lets:
                 self.forced.add(number)
                 levels = 1
             height[number] = levels
-            large = n.size > SMALL and self.degree[number] > 1
-            if n.reads and (large or number in self.forced or any(a.id in self.heavy for a in n.args)):
-                self.heavy.add(number)
+
+    def _use(self, n: Node, region: Region, count: int) -> None:
+        uses = self.uses.get(n.id)
+        if uses is None:
+            self.uses[n.id] = {region: count}
+        else:
+            uses[region] = uses.get(region, 0) + count
 
     def _decide(self, n: Node) -> None:
         """Choose the lets of a term whose uses are all known, and pass its uses on to its operands."""
         uses = self.uses.pop(n.id)
-        targets: dict[Region, None] = {}
-        if not n.plain and not n.mask & self.running:
+        if (
+            not n.plain
+            and not n.mask & self.running
+            and (len(uses) > 1 or n.id in self.forced or max(uses.values()) > 1)
+        ):
             movable = {r: c for r, c in uses.items() if r.header is None or not n.mask & r.header.mask}
+            targets: dict[Region, None] = {}
             for group, target in self._groups(n, movable):
                 targets[target] = None
                 for r in group:
                     del uses[r]
                     self.target[n.id, r] = target
                     self._need(n, r, target)
-        for region, count in (*((t, 1) for t in targets), *uses.items()):
+            for target in targets:
+                self._spread(n, target, 1)
+        for region, count in uses.items():
             self._spread(n, region, min(count, 2))
 
-    def _groups(self, n: Node, uses: dict[Region, int]) -> Iterator[tuple[dict[Region, int], Region]]:
+    def _groups(self, n: Node, uses: dict[Region, int]) -> Iterator[tuple[Iterable[Region], Region]]:
         """Sets of uses that one let serves, with the region of the let."""
         forced = n.id in self.forced
-        small = n.size <= SMALL and not forced
         pending = [uses]
         while pending:
             group = pending.pop()
@@ -137,15 +150,27 @@ class _Lets:
             common = meet(group)
             if not n.reads:
                 yield group, self.bodies[common.block]
-            elif common.header is None:
-                if common in _certain(group) and (common.is_block or not small):
-                    yield group, common
-                elif common.is_block or not small:
-                    parts: dict[Region, dict[Region, int]] = defaultdict(dict)
-                    for r, count in group.items():
-                        if r is not common:
-                            parts[r.at_depth(common.depth + 1)][r] = count
-                    pending.extend(p for part, p in parts.items() if part.is_block or not small)
+            elif common.is_block and common in _certain(group):
+                yield group, common
+            else:
+                inner: dict[Region, dict[Region, int]] = defaultdict(dict)
+                lazy: dict[Region, int] = {}
+                for r, count in group.items():
+                    if r.inside is not common.inside and r.header is None:
+                        inner[r.at_depth(common.depth + 1)][r] = count
+                    elif r.header is None:
+                        lazy[r] = count
+                pending.extend(inner.values())
+                large = n.size > SMALL and sum(lazy.values()) > 1
+                if lazy and (large or forced) and not n.checked:
+                    yield lazy, self._total(common.inside)
+
+    def _total(self, block: Block) -> Region:
+        """The region of a block in which loads are total."""
+        found = self.totals.get(block)
+        if found is None:
+            found = self.totals[block] = Region(self.bodies[block], block, total=True)
+        return found
 
     def _need(self, n: Node, use: Region, target: Region) -> None:
         """Note that the loop around a use, in the block of the let, comes after the let."""
@@ -154,13 +179,15 @@ class _Lets:
             return
         while block.parent is not None and block.parent is not target.block:
             block = block.parent
-        self.needs[block].append((n, use))
+        self.needs.setdefault(block, []).append((n, use))
 
     def _spread(self, n: Node, region: Region, count: int) -> None:
-        for k, a in enumerate(n.args):
-            self.uses[a.id][self._operand(n, region, k)] += count
-        if n.lazy and any(a.id in self.heavy for a in n.args[1:]) and not n.args[0].plain:
-            self.forced.add(n.args[0].id)
+        if n.lazy:
+            for k, a in enumerate(n.args):
+                self._use(a, self._operand(n, region, k), count)
+        else:
+            for a in n.args:
+                self._use(a, region, count)
 
     def _operand(self, n: Node, region: Region, k: int) -> Region:
         """The region in which an operand is evaluated."""
@@ -180,13 +207,13 @@ class _Lets:
         region = self.bodies[block]
         for item in block.items:
             if isinstance(item, Write):
-                subs = tuple(value(n, region) for n in item.subs)
+                subs = tuple([value(n, region) for n in item.subs])
                 stored = value(item.value, region)
                 at = None if item.at is None else value(item.at, region)
                 modes = item.modes if any(item.modes) else ()
                 out.append(Store(item.buffer, subs, stored, item.absorb, at, modes, span=item.span))
                 continue
-            for n, use in self.needs[item]:
+            for n, use in self.needs.get(item, ()):
                 value(n, use)
             where = None if item.where is None else value(item.where, self.headers[item])
             body = self.statements(item, value)
@@ -195,80 +222,62 @@ class _Lets:
 
     def shared(self, n: Node, region: Region) -> Expr:
         """The expression of a term at a region; lets that it needs are emitted before."""
-        stack: list[_Task] = [(n, region, _VALUE)]
         built = self.built
+        stack: list[_Task] = [(n, region, False)]
         while stack:
-            task = stack[-1]
-            m, at, kind = task
-            key = (m.id, at, kind)
+            m, at, whole = stack[-1]
+            key = (m.id, at, whole)
             if key in built:
                 stack.pop()
                 continue
-            waiting = [t for t in self._before(*task) if (t[0].id, t[1], t[2]) not in built]
+            target = None if whole else self.target.get((m.id, at))
+            waiting: list[_Task] = []
+            if target is None:
+                for k, a in enumerate(m.args):
+                    r = self._operand(m, at, k)
+                    if (a.id, r, False) not in built:
+                        waiting.append((a, r, False))
+            elif (m.id, target) not in self.named and (m.id, target, True) not in built:
+                waiting.append((m, target, True))
             if waiting:
                 stack.extend(reversed(waiting))
                 continue
             stack.pop()
-            built[key] = self._make(m, at, kind)
-        return built[n.id, region, _VALUE]
+            built[key] = self._expr(m, at) if target is None else self._name(m, target)
+        return built[n.id, region, False]
 
-    def _before(self, n: Node, region: Region, kind: int) -> Iterable[_Task]:
-        """What must be built before a task."""
-        if kind == _PATH:
-            around = region.parent
-            assert around is not None and region.cond is not None
-            return ((region.cond, around, _VALUE), *self._path(around))
-        if kind == _VALUE:
-            target = self.target.get((n.id, region))
-            if target is not None:
-                return () if (n.id, target) in self.named else ((n, target, _BODY), *self._path(target))
-        return ((a, self._operand(n, region, k), _VALUE) for k, a in enumerate(n.args))
-
-    def _path(self, region: Region) -> tuple[_Task, ...]:
-        return () if region.cond is None else ((region.cond, region, _PATH),)
-
-    def _make(self, n: Node, region: Region, kind: int) -> Expr:
-        if kind == _PATH:
-            return self._condition(region)
-        if kind == _VALUE:
-            target = self.target.get((n.id, region))
-            if target is not None:
-                return self._named(n, target)
-        return rebuild(
-            n.expr, tuple(self.built[a.id, self._operand(n, region, k), _VALUE] for k, a in enumerate(n.args))
+    def _expr(self, n: Node, region: Region) -> Expr:
+        """The expression of a term whose operands are built."""
+        if not n.args and not (region.total and n.reads):
+            return n.expr
+        made = rebuild(
+            n.expr, tuple([self.built[a.id, self._operand(n, region, k), False] for k, a in enumerate(n.args)])
         )
+        return self._made_total(made, region) if region.total and isinstance(made, Load) else made
 
-    def _named(self, n: Node, target: Region) -> Ref:
+    def _name(self, n: Node, target: Region) -> Ref:
         """The let of a term, emitted where it is not yet."""
         found = self.named.get((n.id, target))
         if found is None:
-            value = self.built[n.id, target, _BODY]
-            if target.cond is not None:
-                path = self.built[target.cond.id, target, _PATH]
-                value = Select(path, value, Const(0, value.dtype), span=value.span)
-            found = self.named[n.id, target] = self._let(value, target)
+            value, id = self.built[n.id, target, True], self.fresh()
+            self.out[target.block].append(Let(id, value, span=value.span))
+            found = self.named[n.id, target] = Ref(id, value.dtype, span=value.span)
         return found
 
-    def _condition(self, region: Region) -> Expr:
-        """The condition under which a lazy operand is read; false wherever the regions around are not evaluated."""
-        cond, around = region.cond, region.parent
-        assert cond is not None and around is not None
-        value = self.built[cond.id, around, _VALUE]
-        false_outside = around.is_block or self.target.get((cond.id, around)) is around
-        if not region.sense:
-            value = Op("not", (value,), BOOL, span=value.span)
-            false_outside = around.is_block
-        if not false_outside and around.cond is not None:
-            value = Select(self.built[around.cond.id, around, _PATH], value, FALSE, span=value.span)
-        return value if isinstance(value, Ref | Const) else self._let(value, region)
-
-    def _let(self, value: Expr, region: Region) -> Ref:
-        name = self.fresh()
-        out = self.out.get(region.block)
-        if out is None:
-            raise CompilerError("lower", f"the let `{name}` is needed before its block")
-        out.append(Let(name, value, span=value.span))
-        return Ref(name, value.dtype, span=value.span)
+    def _made_total(self, load: Load, region: Region) -> Load:
+        """A load that reads zero outside. Axes that a window moves along are left: their subscripts are the trips."""
+        held = self.buffers.get(load.buffer)
+        if held is None:
+            return load
+        known = {d.id: d for block in region.block.chain() for d in block.dims}
+        fill = Mode("constant", Const(0, load.dtype))
+        modes = list(load.modes)
+        for k, (sub, extent) in enumerate(zip(load.subs, held.shape, strict=True)):
+            moves = held.window is not None and held.window[k] != ((ZERO,), (extent,))
+            safe = isinstance(sub, Affine) and plainly(known, sub.poly, extent)
+            if modes[k] is None and not moves and not safe:
+                modes[k] = fill
+        return Load(load.buffer, load.subs, tuple(modes), load.dtype, span=load.span)
 
 
 def _blocks(root: Block) -> Iterator[Block]:

@@ -149,7 +149,7 @@ def _doubtful(world: World, terms: Terms, part: Part, around: Sequence[Dim]) -> 
         shape = world.buffers[load.buffer].shape if load.buffer in world.buffers else ()
         for sub, mode, extent in zip(load.subs, load.modes, shape, strict=False):
             poly = sub.poly if isinstance(sub, Affine) else None
-            if mode is not None or (poly is not None and _plainly(known, poly, extent)):
+            if mode is not None or (poly is not None and plainly(known, poly, extent)):
                 continue
             facts = facts or world.facts((*around, *dims))
             if poly is None or not (facts.nonneg(poly) and facts.nonneg(extent - 1 - poly)):
@@ -178,7 +178,7 @@ def _inside(terms: Terms, part: Part) -> tuple[list[Load], list[Dim]]:
     return loads, dims
 
 
-def _plainly(known: dict[str, Dim], sub: Poly, extent: Poly) -> bool:
+def plainly(known: dict[str, Dim], sub: Poly, extent: Poly) -> bool:
     """Whether `index + c` is in range by the bounds of the index alone."""
     for name in sub.names:
         dim = known.get(name)

@@ -41,11 +41,13 @@ class Nest:
         else:
             self.terms = Terms(stmt.folds)
         self.units: list[Unit] = []
+        self.lifting: list[Node] = []
         self.lifted: dict[tuple[int, tuple[int, ...]], Buffer] = {}
         self.guarded: dict[tuple[int, int], Part] = {}
         mask = 0
         for e in _roots(stmt):
             mask |= self.terms.node(e).mask
+        self.terms.use(mask)
         names = self.terms.names(self.terms.through(mask)[0])
         self.reads = [n for n in names if n in world.buffers]
         world.mentioned.update(names)
@@ -69,16 +71,15 @@ class Nest:
     ) -> None:
         """`par dims: buffer[subs] = value`."""
         root = self._root()
-        block = self._open(root, dims, span, own=True) if dims else root
+        _, block = self._loops(root, dims, span, own=True)
         self._store(block, buffer, subs, value, span)
-        if dims:
-            root.items.append(block)
+        self._close(block, root)
         self._emit(root, span)
 
     def _prefix(self, stmt: typed.Prefix) -> None:
         """`par dims: prefix axis: acc <- value, buffer[subs] = result`."""
         root, node = self._root(), self.terms.node
-        outer = self._open(root, stmt.dims, stmt.span, own=True) if stmt.dims else root
+        _, outer = self._loops(root, stmt.dims, stmt.span, own=True)
         block = self._open(outer, (stmt.axis,), stmt.span, own=True, order="prefix")
         block.accs = (Acc(stmt.acc, stmt.monoid, stmt.dtype, span=stmt.span),)
         block.running = self.terms.bit(stmt.acc)
@@ -87,29 +88,25 @@ class Nest:
         result = self._here(node(stmt.result), block)
         block.items.append(Write(stmt.acc, (), value, absorb=True, span=stmt.span))
         block.items.append(Write(stmt.buffer, subs, result, span=stmt.span))
-        outer.items.append(block)
-        if outer is not root:
-            root.items.append(outer)
+        self._close(block, root)
         self._emit(root, stmt.span)
 
     def _scatter(self, stmt: typed.Scatter) -> None:
         """`fold dims: acc[..] <- ..`, then `par out: buffer[out_subs] = result`."""
         root, node = self._root(), self.terms.node
-        block = self._open(root, stmt.dims, stmt.span, own=True)
+        head, block = self._loops(root, stmt.dims, stmt.span, own=True, always=True)
         shape = tuple(d.hi[0] for d in stmt.out)
-        block.accs = (Acc(stmt.acc, stmt.monoid, stmt.dtype, shape, span=stmt.span),)
+        head.accs = (Acc(stmt.acc, stmt.monoid, stmt.dtype, shape, span=stmt.span),)
         inner = self._filter(block, root, None, None if stmt.where is None else node(stmt.where))
         for u in stmt.updates:
             subs = tuple(self._here(node(e), inner) for e in u.subs)
             value = self._here(node(u.value), inner)
             inner.items.append(Write(stmt.acc, subs, value, absorb=True, modes=u.modes, span=u.span or stmt.span))
-        self._close(inner, block)
-        root.items.append(block)
-        after = self._open(root, stmt.out, stmt.span, own=True) if stmt.out else root
+        self._close(inner, root)
+        _, after = self._loops(root, stmt.out, stmt.span, own=True)
         out_subs = tuple(node(e) for e in stmt.out_subs)
         self._store(after, stmt.buffer, out_subs, node(stmt.result), stmt.span)
-        if stmt.out:
-            root.items.append(after)
+        self._close(after, root)
         self._emit(root, stmt.span)
 
     def _store(self, block: Block, buffer: str, subs: tuple[Node, ...], value: Node, span: Span | None) -> None:
@@ -117,12 +114,37 @@ class Nest:
         block.items.append(Write(buffer, tuple(self._here(n, block) for n in subs), stored, span=span))
 
     def _emit(self, root: Block, span: Span | None) -> None:
-        self.units.append((emit(root, lambda: self.world.fresh(self.stmt.buffer)), span))
+        self.units.append((emit(root, lambda: self.world.fresh(self.stmt.buffer), self.world.buffers), span))
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
     def _root(self) -> Block:
         return Block(None, {d.id for d in self.trips})
+
+    def _loops(self, parent: Block, dims: tuple[Dim, ...], span: Span | None, own: bool = False,
+               always: bool = False) -> tuple[Block, Block]:  # fmt: skip
+        """Loops over indices in a block, the outermost and the innermost: one, unless the bounds of some indices depend
+        on others, which then have loops of their own around. Without indices the block itself, or with `always` a loop
+        of one trip."""
+        if always and not dims:
+            block = self._open(parent, (), span, own)
+            return block, block
+        head = block = parent
+        rest = dims
+        while rest:
+            inner = {d.id for d in rest}
+            count = next((k for k, d in enumerate(rest) if k and not inner.isdisjoint(_bounds(d))), len(rest))
+            block = self._open(block, rest[:count], span, own)
+            head = block if head is parent else head
+            rest = rest[count:]
+        return head, block
+
+    def _close(self, block: Block, outer: Block) -> None:
+        """Put the loops from a finished block outward at the ends of the blocks around them, up to `outer`."""
+        while block is not outer:
+            assert block.parent is not None
+            block.parent.items.append(block)
+            block = block.parent
 
     def _open(self, parent: Block, dims: tuple[Dim, ...], span: Span | None, own: bool = False,
               order: Order = "par") -> Block:  # fmt: skip
@@ -140,8 +162,7 @@ class Nest:
             block.mask |= self.terms.bit(id)
             emitted.append(Dim(id, tuple(p.subs(names) for p in d.lo), tuple(p.subs(names) for p in d.hi),
                                d.step.subs(names), span=d.span))  # fmt: skip
-            for p in (*d.lo, *d.hi, d.step):
-                self.world.mentioned |= p.names
+            self.world.mentioned |= _bounds(d)
         block.dims = tuple(emitted)
         hidden = self.terms.poly_mask(*(Poly.of(d.id) for d in dims))
         parts = self.terms.parts
@@ -193,10 +214,6 @@ class Nest:
         inner.where = self._here(where, block)
         return inner
 
-    def _close(self, inner: Block, block: Block) -> None:
-        if inner is not block:
-            block.items.append(inner)
-
     # -- placing folds ------------------------------------------------------------------------------------------------
 
     def _place(self, part: Part, block: Block, header: bool) -> Node | None:
@@ -204,14 +221,18 @@ class Nest:
         needed, home = self._indices(part.free, block)
         here = {id(d) for d in needed}
         trapped = header and home is block
-        chain = list(_chain(block))
-        if trapped or any(b.own and id(d) not in here and d.hi != (ONE,) for b in chain for d in b.raw):
+        chain = list(block.chain())
+        if (
+            trapped
+            or self._stored(part, home)
+            or any(b.own and id(d) not in here and d.hi != (ONE,) for b in chain for d in b.raw)
+        ):
             safe = self._safe(part, [d for b in chain for d in b.raw if id(d) not in here], needed)
             found = self._lift(safe.ref, needed, block, safe)
             if found is not None or trapped:
                 return found
         left = [d for b in chain[: chain.index(home) if home.parent is not None else None] for d in b.raw]
-        part = self._safe(part, left, [d for b in _chain(home) for d in b.raw])
+        part = self._safe(part, left, [d for b in home.chain() for d in b.raw])
         if part.bit not in home.placed:
             home.placed[part.bit] = self._fold(part, home)
         return home.placed[part.bit]
@@ -223,7 +244,7 @@ class Nest:
         needed: list[Dim] = []
         home: Block | None = None
         outermost = block
-        for b in _chain(block):
+        for b in block.chain():
             for d in reversed(b.raw):
                 bit = self.terms.bit(d.id)
                 if mask & bit:
@@ -240,15 +261,14 @@ class Nest:
     def _fold(self, part: Part, home: Block) -> Node:
         """The loop of a fold at the end of a block."""
         fold = part.fold
-        block = self._open(home, fold.dims, fold.span)
+        head, block = self._loops(home, fold.dims, fold.span, always=True)
         inner = self._filter(block, home, part.guard, part.where)
         acc = self.world.claim(fold.id)
-        block.accs = (Acc(acc, fold.monoid, fold.dtype, span=fold.span),)
+        head.accs = (Acc(acc, fold.monoid, fold.dtype, span=fold.span),)
         value = self._here(part.value, inner)
         at = None if part.at is None else self._here(part.at, inner)
         inner.items.append(Write(acc, (), value, absorb=True, at=at, span=fold.span))
-        self._close(inner, block)
-        home.items.append(block)
+        self._close(inner, home)
         return self.terms.make(Ref(acc, part.ref.expr.dtype, span=fold.span), ())
 
     # -- lifting ------------------------------------------------------------------------------------------------------
@@ -269,9 +289,16 @@ class Nest:
             name = self.world.fresh(self.stmt.buffer)
             buffer = self.lifted[key] = declare(self.world, name, value, self.trips, shape, part)
             nodes = tuple(self.terms.node(e) for e in subs)
+            self.lifting.append(value)
             self.define(name, tuple(needed), nodes, value, value.expr.span)
+            self.lifting.pop()
         load = Load(buffer.id, subs, (None,) * len(subs), buffer.dtype, span=value.expr.span)
         return self._here(self.terms.node(load), block)
+
+    def _stored(self, part: Part, home: Block) -> bool:
+        """Whether the nest of a lifted fold needs a fold that others need too: that is lifted for itself."""
+        inside = bool(self.lifting) and self.lifting[-1] is not part.ref and (home.own or home.parent is None)
+        return inside and self.terms.users[part.bit] > 1
 
     def _private(self, part: Part) -> bool:
         """Whether a fold reads the accumulator of its own statement, which no other nest can."""
@@ -291,11 +318,9 @@ class Nest:
         return found
 
 
-def _chain(block: Block) -> Iterator[Block]:
-    """The loops from a block outward."""
-    while block.parent is not None:
-        yield block
-        block = block.parent
+def _bounds(dim: Dim) -> frozenset[str]:
+    """The names in the bounds of an index."""
+    return frozenset[str]().union(*(p.names for p in (*dim.lo, *dim.hi, dim.step)))
 
 
 def _dims(stmt: Leaf) -> tuple[Dim, ...]:

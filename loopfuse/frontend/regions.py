@@ -1,13 +1,13 @@
 """The blocks of a loop nest under construction, and the regions in which its terms are evaluated.
 
 A region is evaluated as a whole or not at all: the body of a loop, the header of a loop (its `where`), or an operand
-that is read lazily. Regions form a tree. A let stands in a block; one for a lazy region stands in the block around it,
-under the condition of the region.
+that is read lazily. Regions form a tree. A block has one more region, for lets of what only lazy operands use, in which
+loads are made total.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from loopfuse.diag import Span
@@ -57,18 +57,27 @@ class Block:
     env: Env = field(default_factory=Env)
     placed: dict[int, Node] = field(default_factory=dict)
 
+    def chain(self) -> Iterator[Block]:
+        """The loops from this one outward."""
+        block = self
+        while block.parent is not None:
+            yield block
+            block = block.parent
+
 
 class Region:
     """`inside` is the loop in whose text it stands, `block` the one that lets for it stand in.
 
-    `header` is the loop whose `where` it belongs to. A lazy operand has the condition `cond` and its `sense`.
+    `header` is the loop whose `where` it belongs to. A lazy operand has the condition `cond` and its `sense`. In the
+    `total` region of a block loads cannot fail.
     """
 
-    __slots__ = ("block", "cond", "depth", "header", "inside", "jump", "parent", "sense")
+    __slots__ = ("block", "cond", "depth", "header", "inside", "jump", "parent", "sense", "total")
 
     def __init__(self, parent: Region | None, inside: Block, header: Block | None = None,
-                 cond: Node | None = None, sense: bool = True) -> None:  # fmt: skip
+                 cond: Node | None = None, sense: bool = True, total: bool = False) -> None:  # fmt: skip
         self.parent, self.inside, self.header, self.cond, self.sense = parent, inside, header, cond, sense
+        self.total = total
         self.block: Block = inside if header is None or inside.parent is None else inside.parent
         self.depth: int = 0
         self.jump: Region = self
@@ -80,7 +89,7 @@ class Region:
 
     @property
     def is_block(self) -> bool:
-        """Whether it is the body of a loop, or the unit."""
+        """Whether it is evaluated whenever its block is."""
         return self.header is None and self.cond is None
 
     def at_depth(self, depth: int) -> Region:

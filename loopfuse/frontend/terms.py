@@ -6,6 +6,7 @@ a term mentions (indices, sizes, buffers, folds) is a set of bits. All walks kee
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from loopfuse.dtypes import BOOL
@@ -25,20 +26,22 @@ LAZY_RIGHT = {"and": True, "or": False}
 class Node:
     """A term: its expression (whose operands are those of `args`), and what follows from its structure.
 
-    `size` counts the nodes of the expression written out as a tree, `height` its levels. `reads`: a load is inside.
-    `plain`: too small for a name of its own. `lazy`: the operands after the first are read only under the first.
+    `size` counts the nodes of the expression written out as a tree, `height` its levels. `reads`: a load is inside,
+    `checked`: one that may fault. `plain`: too small for a name of its own. `lazy`: the operands after the first are read only under the first.
     """
 
-    __slots__ = ("args", "expr", "height", "id", "lazy", "mask", "plain", "reads", "size")
+    __slots__ = ("args", "checked", "expr", "height", "id", "lazy", "mask", "plain", "reads", "size")
 
     def __init__(self, number: int, expr: Expr, args: tuple[Node, ...], mask: int) -> None:
         self.id, self.expr, self.args, self.mask = number, expr, args, mask
         self.height, self.size = 1, 1
         self.reads = isinstance(expr, Load)
+        self.checked = isinstance(expr, Load) and any(m is not None and m.kind == "checked" for m in expr.modes)
         for a in args:
             self.mask |= a.mask
             self.size += a.size
             self.reads |= a.reads
+            self.checked |= a.checked
             if a.height >= self.height:
                 self.height = a.height + 1
         self.size = min(self.size, _MOST)
@@ -83,6 +86,14 @@ class Part:
         """Its expressions."""
         return tuple(n for n in (self.value, self.where, self.guard, self.at) if n is not None)
 
+    @property
+    def mask(self) -> int:
+        """What they mention by themselves."""
+        mask = 0
+        for n in self.terms:
+            mask |= n.mask
+        return mask
+
 
 class Terms:
     """The nodes of one statement, and its folds."""
@@ -95,6 +106,7 @@ class Terms:
         self.memo: dict[int, tuple[Expr, Node]] = {}
         self.parts: dict[int, Part] = {}
         self.fold_mask = 0
+        self.users: dict[int, int] = defaultdict(int)
         self.scalar = scalar
         self.equal: dict[str, str] = {}
         known: dict[tuple[object, ...], str] = {}
@@ -231,7 +243,9 @@ class Terms:
             self.equal[fold.id] = first
             return
         ref = self.node(Ref(fold.id, MONOIDS[fold.monoid].result(fold.dtype), span=fold.span))
-        self.enter(Part(fold, ref.mask, ref, value, where, guard, at))
+        part = Part(fold, ref.mask, ref, value, where, guard, at)
+        self.enter(part)
+        self.use(part.mask)
 
     def enter(self, part: Part) -> None:
         """Register a fold; those that it mentions are registered already."""
@@ -246,6 +260,14 @@ class Terms:
         part.free = ((inside[1] | bounds) & ~own) | around[1]
         self.parts[part.bit] = part
         self.fold_mask |= part.bit
+
+    def use(self, mask: int) -> None:
+        """Count a user of the folds in a mask."""
+        mask &= self.fold_mask
+        while mask:
+            low = mask & -mask
+            mask ^= low
+            self.users[low] += 1
 
     def bounds(self, dim: Dim) -> int:
         """The names in the bounds of an index."""
