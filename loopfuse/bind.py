@@ -67,6 +67,8 @@ def bind(typed: TypedProgram, given: Given) -> Bound:
     contracts.check_requires(typed, sizes, values)
     contracts.check_sizes(typed, sizes)
     inputs = {**values, **_make(typed, given, sizes, data)}
+    if given.fill:
+        _redraw(typed, given, sizes, inputs)
     contracts.check_domains(typed, sizes, inputs)
     return Bound(sizes, inputs)
 
@@ -284,6 +286,22 @@ def _make(typed: TypedProgram, given: Given, sizes: Mapping[str, int], data: Map
         bounds = contracts.bounds_of(typed, entry, sizes)
         made[entry.buffer] = value.make(Request(entry.name, shape, buffer.dtype, bounds, given.seed))
     return made
+
+
+def _redraw(typed: TypedProgram, given: Given, sizes: Mapping[str, int], inputs: dict[str, Array]) -> None:
+    """Replace the elements of made-up inputs that break a domain which is more than bounds on each element."""
+    made = {i.name: i for i in typed.inputs if i.name not in given.inputs}
+    for attempt in range(1, 20):
+        wrong = [(made[str(c.domain_of)], holds) for c, holds in contracts.domain_masks(typed, sizes, inputs)
+                 if c.domain_of in made and not holds.all()]  # fmt: skip
+        if not wrong:
+            return
+        for entry, holds in wrong:
+            array = inputs[entry.buffer]
+            dtype = next(b.dtype for b in typed.buffers if b.id == entry.buffer)
+            bounds = contracts.bounds_of(typed, entry, sizes)
+            fresh = Spec("auto", (), "auto").make(Request(entry.name, array.shape, dtype, bounds, given.seed + attempt))
+            inputs[entry.buffer] = np.where(holds, array, fresh)
 
 
 def buffer_bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:

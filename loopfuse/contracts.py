@@ -176,15 +176,19 @@ class Witness:
 
 def check_domains(typed: TypedProgram, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> None:
     """Raise LF0612 for each input or param outside its domain, with the first offending element."""
-    domains = [c for c in typed.checks if c.domain_of]
-    if not domains:
-        return
-    found = compute(typed, [c.buffer for c in domains], sizes, inputs)
     collector = Collector()
-    for check, holds in zip(domains, found, strict=True):
+    for check, holds in domain_masks(typed, sizes, inputs):
         if not holds.all():
             collector.add(_outside(typed, check, holds, sizes, inputs))
     collector.raise_errors()
+
+
+def domain_masks(typed: TypedProgram, sizes: Mapping[str, int], inputs: Mapping[str, Array],
+                 ) -> list[tuple[Check, Array]]:  # fmt: skip
+    """For each domain whether every element keeps to it, in the shape of its input."""
+    domains = [c for c in typed.checks if c.domain_of]
+    found = compute(typed, [c.buffer for c in domains], sizes, inputs) if domains else []
+    return list(zip(domains, found, strict=True))
 
 
 def compute(typed: TypedProgram, roots: list[str], sizes: Mapping[str, int], inputs: Mapping[str, Array],

@@ -429,6 +429,17 @@ def test_everything_can_be_made_up() -> None:
     assert (found.inputs["k"] < found.sizes["C"]).all()
 
 
+def test_made_up_data_keeps_to_domains_that_are_no_bounds() -> None:
+    found = bound(
+        "input k: i32[N] where k % 3 == 1  input x: f32[N] where x > 0 or x < -1  output y = sum(k)", fill=True
+    )
+    assert (found.inputs["k"] % 3 == 1).all()
+    x = found.inputs["x"]
+    assert ((x > 0) | (x < -1)).all()
+    impossible = refused(lambda: bound("input k: i32[N] where k != k  output y = sum(k)", fill=True))
+    assert impossible.code == "LF0612"
+
+
 def test_bf16() -> None:
     text = "input x: bf16[N]  output y = sum(x)"
     found = bound(text, {"x": np.ones(3, ml_dtypes.bfloat16)})
