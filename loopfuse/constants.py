@@ -113,11 +113,12 @@ def const_text(bits: int, dtype: DType) -> str:
         return "nan" if bits == canonical_nan(dtype) else f"nan:{bits:#x}"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    for digits in range(1, 18):
-        text = f"{value:.{digits}g}"
-        if parse_const(text, dtype) == bits:
-            break
-    return text if "." in text or "e" in text else text + ".0"
+    if value == int(value) and abs(value) < 1e16:
+        return f"{'-' if math.copysign(1.0, value) < 0 else ''}{abs(int(value))}.0"
+    size = abs(value)
+    texts = (f"{size:.{digits}g}" for digits in range(1, 18))
+    text = next(t for t in texts if constant(_exact(t), dtype) | _sign(dtype, value < 0) == bits)
+    return ("-" if value < 0 else "") + (text if "." in text or "e" in text else text + ".0")
 
 
 def parse_const(text: str, dtype: DType) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from loopfuse.constants import constant, from_bits, parse_const
+from loopfuse.constants import constant, from_bits, greatest, parse_const
 from loopfuse.diag import CompilerError
 from loopfuse.dtypes import BF16, BOOL, F16, F32, F64, DType
 from loopfuse.numerics import Array
@@ -224,11 +224,15 @@ class OpRow:
 
 
 def spacing(size: Array, dtype: DType) -> Array:
-    """The distance between neighbouring numbers of a float type at magnitude `size` (f64)."""
-    fraction = dtype.mantissa - 1
+    """The distance between neighbouring numbers of a float type at magnitude `size` (f64).
+
+    Below the least normal number that of the denormals, past the greatest number that at the greatest; NaN at NaN.
+    """
+    size = np.asarray(size, dtype=np.float64)
+    unknown = np.isnan(size)
     least = 2 - (1 << (dtype.bits - dtype.mantissa - 1))
-    _, exponent = np.frexp(np.asarray(size, dtype=np.float64))
-    return np.asarray(np.ldexp(1.0, np.maximum(exponent - 1, least) - fraction))
+    _, exponent = np.frexp(np.where(unknown, 1.0, np.clip(size, 2.0**least, greatest(dtype))))
+    return np.asarray(np.where(unknown, np.nan, np.ldexp(1.0, exponent - dtype.mantissa)))
 
 
 def named_value(value: str, dtype: DType) -> Any:
