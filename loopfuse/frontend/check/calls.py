@@ -112,7 +112,7 @@ class Calls(Builtins):
                     if given is not None:
                         value: Value = given[1]
                     elif param.default is not None:
-                        value = self.expr(param.default)
+                        value = self.argument(param.default)
                     else:
                         self.fail(
                             "LF0217",

@@ -317,7 +317,10 @@ class Exprs(Calls):
                 "not called here",
                 fix=f"{node.span.text}(...)",
             )
-        value = self.element(self.expr(node.base), node.base.span)
+        base = self.expr(node.base)
+        if isinstance(base, View) and node.name in ("dtype", "shape", "ndim"):
+            base = base.array
+        value = self.element(base, node.base.span)
         if node.name == "dtype":
             return Type(self.settled(value, node.span).dtype if not isinstance(value, Array) else value.dtype)
         array = self.as_array(value, node.base.span) if node.name in ("T", "mT") else value

@@ -12,7 +12,7 @@ from loopfuse.dtypes import BOOL, I64
 from loopfuse.frontend import ast
 from loopfuse.frontend.check.convert import Convert, describe
 from loopfuse.frontend.check.core import cast
-from loopfuse.frontend.check.values import Array, Function, Modes, Poison, Scalar, Subs, Value, View, WeakInt
+from loopfuse.frontend.check.values import Array, Function, Modes, Poison, Scalar, Subs, Tuple, Value, View, WeakInt
 from loopfuse.ir import Affine, Const, Expr, Mode, Op, Select
 from loopfuse.prove import Judgement, judge
 from loopfuse.sizes import ONE, ZERO, Poly
@@ -78,6 +78,8 @@ class Index(Convert):
             return self.view_element(base, node)
         if isinstance(base, Function):
             self.fail("LF0220", f"`{base.name}` is a function, not an array", node.base.span, "subscripted here")
+        if isinstance(base, Tuple):
+            return self.member_of(base, node)
         if not isinstance(base, Array | Poison):
             self.fail("LF0310", "only an array can be subscripted", node.base.span, f"this is {describe(base)}")
         array = self.as_array(base, node.base.span)
@@ -94,6 +96,21 @@ class Index(Convert):
             self.fail("LF0405", "array subscripts on more than one axis", node.span, "which of the two should lead is not obvious",
                       fix="write an index equation: let y[i, j] = x[a[i], b[j]]")  # fmt: skip
         return self.take_axes(array, axes, node)
+
+    def member_of(self, base: Tuple, node: ast.Subscript) -> Value:
+        """One of several values by a constant position: `x.shape[0]`."""
+        sub = node.subs[0] if len(node.subs) == 1 else None
+        value = self.expr(sub) if sub is not None and not isinstance(sub, ast.Slice | ast.NewAxis | ast.Rest) else None
+        poly = value.poly.subs(self.known_sizes()) if isinstance(value, WeakInt) and value.poly is not None else None
+        count = len(base.items)
+        if poly is None or not poly.is_const or not -count <= poly.constant < count:
+            self.fail(
+                "LF0406",
+                f"the position must be a constant from {-count} to {count - 1}",
+                node.span,
+                f"one of {count} values",
+            )
+        return base.items[poly.constant]
 
     def expand(self, node: ast.Subscript, rank: int) -> list[Sub]:
         """The subscripts with `...` replaced and whole slices added at the end."""
