@@ -1,0 +1,362 @@
+"""Statements as closures: blocks, lets, loops, folds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loopfuse.backends.reference.absorb import Absorption, Dense, Layout, Running, Scatter, Target, Term, target
+from loopfuse.backends.reference.access import Positions, compile_store, subscripts
+from loopfuse.backends.reference.boxes import AT_ONCE, Demands, boxes, demands, simple
+from loopfuse.backends.reference.buffers import Homes, hosting
+from loopfuse.backends.reference.domain import Reducer
+from loopfuse.backends.reference.expr import compile_expr
+from loopfuse.backends.reference.frame import Frame, Index, Mask
+from loopfuse.backends.reference.places import Link, levels, only, plan
+from loopfuse.backends.reference.ranges import Range, masked, set_box
+from loopfuse.backends.reference.scope import Local, Scope, Stored, linear
+from loopfuse.diag import CompilerError
+from loopfuse.ir import Acc, Affine, Expr, Let, Load, Loop, Op, Stmt, Store
+from loopfuse.ops import MONOIDS, OPS
+
+Code = Callable[[Frame], None]
+
+
+@dataclass
+class _Fold:
+    """An accumulator while its loop is compiled: where its value goes, and its absorptions in textual order."""
+
+    acc: Acc
+    home: int
+    outer: int
+    slot: int
+    shape: tuple[int, ...]
+    prefix: bool
+    simple: bool
+    absorbs: list[Absorption]
+    reducer: Reducer | None = None
+
+
+@dataclass(frozen=True)
+class Nest:
+    """What surrounds a statement: the kernel's number, the loops, the accumulators, and where buffers live."""
+
+    kernel: int
+    homes: Homes
+    stores: dict[str, int]
+    links: tuple[Link, ...] = ()
+    folds: dict[str, _Fold] | None = None
+
+    def fold(self, name: str) -> _Fold:
+        """The accumulator of a name, whose loop must be around."""
+        found = (self.folds or {}).get(name)
+        if found is None:
+            raise CompilerError("reference", f"`{name}` is no accumulator of a loop around the absorption")
+        return found
+
+
+def compile_block(body: tuple[Stmt, ...], scope: Scope, nest: Nest) -> Code:
+    """A closure that runs statements in order."""
+    codes: list[Code] = []
+    for stmt in body:
+        if isinstance(stmt, Let):
+            local = Local(scope.shared.value_slot())
+            codes.append(_let(stmt, scope, local.slot))
+            scope = scope.having(stmt.id, local)
+        elif isinstance(stmt, Store):
+            codes.append(_absorb(stmt, scope, nest) if stmt.absorb else _store(stmt, scope))
+        else:
+            code, scope = compile_loop(stmt, scope, nest)
+            codes.append(code)
+        scope = replace(scope, names=scope.names.after(stmt))
+    if len(codes) == 1:
+        return codes[0]
+
+    def block(f: Frame) -> None:
+        for code in codes:
+            code(f)
+
+    return block
+
+
+def _let(stmt: Let, scope: Scope, slot: int) -> Code:
+    value, copy = compile_expr(stmt.value, scope), scope.shared.domain.copy
+    if isinstance(stmt.value, Load) and scope.array(stmt.value.buffer).changes:
+
+        def kept(f: Frame) -> None:
+            f.values[slot] = copy(value(f))
+
+        return kept
+
+    def let(f: Frame) -> None:
+        f.values[slot] = value(f)
+
+    return let
+
+
+def _store(stmt: Store, scope: Scope) -> Code:
+    return compile_store(stmt, compile_expr(stmt.value, scope), scope, compile_expr)
+
+
+# -- absorptions ------------------------------------------------------------------------------------------------------
+
+
+def _absorb(stmt: Store, scope: Scope, nest: Nest) -> Code:
+    fold, domain = nest.fold(stmt.buffer), scope.shared.domain
+    chain = nest.links[fold.home :]
+    how = plan(stmt, scope.names, chain)
+    reducer = domain.reducer(fold.acc.monoid, stmt.value.dtype, _is_product(stmt, fold))
+    fold.reducer = reducer
+    at = compile_expr(stmt.at, scope) if stmt.at is not None else None
+    term = Term(compile_expr(stmt.value, scope), at, reducer)
+    slot = scope.shared.value_slot()
+    own = tuple(scope.index(b.id) for link in chain for b in link.bounds if link.loop.order != "seq")
+    made: Absorption
+    if fold.prefix and fold.simple:
+        made = Running(slot, term, Layout.of(scope, own, (), fold.outer), fold.slot)
+    elif fold.prefix or how.kept is None:
+        modes = stmt.modes or (None,) * len(stmt.subs)
+        subs = subscripts(stmt.subs, modes, fold.shape, scope, compile_expr)
+        stored = Stored(-1, fold.shape, reducer.dtype, scope.axes[scope.depth - fold.outer :])
+        positions = Positions(subs, stored, scope, stmt.buffer, stmt.span)
+        made = Scatter(slot, term, Layout.of(scope, own, (), fold.outer), positions, fold.shape)
+    else:
+        indices = tuple(scope.index(k) if k else None for k in how.kept)
+        targets = tuple(_target(s, i, n, scope) for s, i, n in zip(stmt.subs, indices, fold.shape, strict=True))
+        kept = tuple(i for i in indices if i is not None and i.axis is not None)
+        reduced = tuple(scope.index(r) for r in how.reduced)
+        layout = Layout.of(scope, reduced, kept, fold.outer)
+        made = Dense(slot, term, layout, targets, reduced, how.compact, stmt.buffer)
+    fold.absorbs.append(made)
+    if fold.prefix and not fold.simple:
+        return _running(made, fold, scope)
+    return made.absorb
+
+
+def _target(sub: Expr, index: Index | None, extent: int, scope: Scope) -> Target:
+    form = linear(scope.names.fold(sub.poly), scope) if isinstance(sub, Affine) else None
+    if form is None:
+        raise CompilerError("reference", "a dense absorption has a subscript that is not linear")
+    return target(form, index, extent)
+
+
+def _is_product(stmt: Store, fold: _Fold) -> bool:
+    """Whether the terms are products that the reduction takes up, as in a contraction."""
+    value, over = stmt.value, MONOIDS[fold.acc.monoid].op
+    while isinstance(value, Op) and OPS[value.op].gives == "explicit" and value.implied:
+        value = value.args[0]
+    return isinstance(value, Op) and any(op == over for op, _ in OPS[value.op].laws.distributes)
+
+
+def _running(made: Absorption, fold: _Fold, scope: Scope) -> Code:
+    """Absorb in a prefix loop that goes step by step, and show the running value at once."""
+    show = _shown(fold, scope)
+
+    def absorb(f: Frame) -> None:
+        made.absorb(f)
+        show(f, f.shape[len(f.shape) - fold.outer :])
+
+    return absorb
+
+
+def _shown(fold: _Fold, scope: Scope) -> Callable[[Frame, tuple[int, ...]], None]:
+    """A closure that sets an accumulator's value from the states of its absorptions; `outer` is the shape around."""
+    domain = scope.shared.domain
+
+    def show(f: Frame, outer: tuple[int, ...]) -> None:
+        node, reducer = None, fold.reducer
+        if reducer is None:
+            reducer = domain.reducer(fold.acc.monoid, fold.acc.dtype, False)
+        for made in fold.absorbs:
+            part = made.result(f, outer)
+            if part is not None:
+                node = part if node is None else reducer.combine(node, part)
+        value = reducer.finish(node)
+        if fold.shape:
+            f.stores[fold.slot] = domain.array(value, reducer.dtype, fold.shape, outer)
+        else:
+            f.values[fold.slot] = value
+
+    return show
+
+
+# -- loops ------------------------------------------------------------------------------------------------------------
+
+
+def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, Scope]:
+    """A closure that runs a loop, and the scope after it."""
+    names, bounds = scope.names.inside(loop)
+    place, depth = len(nest.links), scope.depth
+    serial = loop.order == "seq"
+    count = len(bounds)
+    own: list[Index] = []
+    for k, bound in enumerate(bounds):
+        axis = None if serial else -(depth + count - k)
+        own.append(Index(scope.shared.index_slot(), axis, bound.step, bound.loose))
+    entries = {**scope.entries, **{b.id: i for b, i in zip(bounds, own, strict=True)}}
+    inside = replace(scope, names=names, entries=entries, axes=scope.axes if serial else (*own, *scope.axes))
+    folds, inside, after = _folds(loop, inside, scope, place, depth)
+    everyone = {**(nest.folds or {}), **{f.acc.id: f for f in folds}}
+    inner = replace(nest, links=(*nest.links, Link(loop, bounds)), folds=everyone)
+    outer_homes = {id: f.home for id, f in (nest.folds or {}).items()}
+    asked = demands(loop, scope.names, nest.links, outer_homes)
+    asked.unit |= any((nest.kernel, b.id) in nest.homes.unit for b in bounds)
+    mine = {b.id for b in bounds}
+    own_bounds = any((p.names & mine) for b in bounds for p in (*b.lo, *b.hi))
+    ranges = []
+    for k, (bound, index) in enumerate(zip(bounds, own, strict=True)):
+        trim = not (asked.whole or own_bounds or (loop.accs and k > 0))
+        ranges.append(Range(bound, index, inside, trim))
+    hosts = [hosting(home, nest.stores[id], inside) for id, home in nest.homes.of.items()
+             if home.host and home.host[0] == nest.kernel and home.host[1] in mine]  # fmt: skip
+    where = compile_expr(loop.where, inside) if loop.where is not None else None
+    guard = _guarded(where, inside, hosts)
+    if serial:
+        body = compile_block(loop.body, inside, inner)
+        return _serial(ranges, guard, body, not nest.links), after
+    turns = _turns(loop, folds, inside, inner, after)
+    above = tuple(scope.index(name).slot for name in asked.above)
+    return _parallel(loop, ranges, guard, turns, asked, above, not nest.links), after
+
+
+def _folds(loop: Loop, inside: Scope, scope: Scope, place: int, depth: int) -> tuple[list[_Fold], Scope, Scope]:
+    """The accumulators of a loop, the scope of its body and the scope after it."""
+    folds, after = [], scope
+    prefix = loop.order == "prefix"
+    for acc in loop.accs:
+        shape = tuple(int(scope.names.fold(p).value({})) for p in acc.shape)
+        slot = scope.shared.store_slot() if shape else scope.shared.value_slot()
+        fold = _Fold(acc, place, depth, slot, shape, prefix, prefix and simple(loop), [])
+        folds.append(fold)
+        dtype = MONOIDS[acc.monoid].result(acc.dtype)
+        entry = Stored(slot, shape, dtype, scope.axes, changes=True) if shape else Local(slot)
+        inside, after = inside.having(acc.id, entry), after.having(acc.id, entry)
+    return folds, inside, after
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A pass over a fold's body: what to do before, for each box, and after it."""
+
+    folds: tuple[_Fold, ...]
+    body: Code
+    shows: tuple[Callable[[Frame, tuple[int, ...]], None], ...]
+
+    def begin(self, f: Frame) -> None:
+        """Start the accumulators of this pass."""
+        for fold in self.folds:
+            for made in fold.absorbs:
+                made.begin(f)
+
+    def end(self, f: Frame, outer: tuple[int, ...]) -> None:
+        """Set their values."""
+        for show in self.shows:
+            show(f, outer)
+        for fold in self.folds:
+            for made in fold.absorbs:
+                made.begin(f)
+
+
+def _turns(loop: Loop, folds: list[_Fold], inside: Scope, nest: Nest, after: Scope) -> tuple[_Turn, ...]:
+    if not folds or loop.order == "prefix":
+        body = compile_block(loop.body, inside, nest)
+        return (_Turn(tuple(folds), body, tuple(_shown(x, after) for x in folds)),)
+    level = levels(loop)
+    turns = []
+    for turn in range(max(level.values()) + 1):
+        part = only(loop.body, level, turn, nest.homes.brief) if any(level.values()) else loop.body
+        body = compile_block(part, inside, nest)
+        chosen = tuple(x for x in folds if level[x.acc.id] == turn)
+        turns.append(_Turn(chosen, body, tuple(_shown(x, after) for x in chosen)))
+    return tuple(turns)
+
+
+def _guarded(where: Any, scope: Scope, hosts: list[Code]) -> Callable[[Frame, list[Range]], bool]:
+    """A closure that makes windows and masks for a box; false when no iteration of it is performed."""
+    domain = scope.shared.domain
+
+    def guard(f: Frame, ranges: list[Range]) -> bool:
+        part = masked(f, ranges)
+        if part is not None:
+            f.mask = Mask(f.mask, part)
+            if not f.mask.array().any():
+                return False
+        for host in hosts:
+            host(f)
+        if where is not None:
+            cond = where(f)
+            f.mask = Mask(f.mask, domain.truth(cond))
+            unsure = domain.doubt(cond)
+            if unsure is not None:
+                f.doubt = unsure if f.doubt is None else f.doubt | unsure
+            elif not f.mask.array().any():
+                return False
+        return True
+
+    return guard
+
+
+def _serial(ranges: list[Range], guard: Callable[[Frame, list[Range]], bool], body: Code, top: bool) -> Code:
+    """Iterations in order; with several dims the last one fastest."""
+
+    def loop(f: Frame, depth: int) -> None:
+        if depth == len(ranges):
+            mask, doubt = f.mask, f.doubt
+            if guard(f, ranges):
+                body(f)
+            f.mask, f.doubt = mask, doubt
+            return
+        r = ranges[depth]
+        first, count = r.enter(f)
+        slot, step = r.index.slot, r.index.step
+        for trip in range(count):
+            at = first + trip * step
+            f.start[slot] = f.last[slot] = f.low[slot] = f.high[slot] = at
+            f.count[slot] = 1
+            loop(f, depth + 1)
+            if top and depth == 0 and f.report:
+                f.report((trip + 1) / count)
+
+    return lambda f: loop(f, 0)
+
+
+def _parallel(loop: Loop, ranges: list[Range], guard: Callable[[Frame, list[Range]], bool], turns: tuple[_Turn, ...],
+              asked: Demands, above: tuple[int, ...], top: bool) -> Code:  # fmt: skip
+    whole, never, unit, width = asked.whole, asked.never, asked.unit, asked.width
+
+    def most(f: Frame) -> int:
+        if unit:
+            return 1
+        if whole and (never or any(f.count[s] != 1 for s in above)):
+            return 1 << 62
+        return max(1, min(AT_ONCE, f.limit) // (f.elements * width))
+
+    def run(f: Frame) -> None:
+        outer, around, mask, doubt, quiet = f.shape, f.elements, f.mask, f.doubt, f.quiet
+        entered = [r.enter(f) for r in ranges]
+        starts, counts = [s for s, _ in entered], tuple([n for _, n in entered])
+        empty = 0 in counts
+        for number, turn in enumerate(turns):
+            turn.begin(f)
+            f.quiet = quiet or number > 0
+            done = 0
+            for box in () if empty else boxes(counts, most(f)):
+                set_box(f, ranges, starts, box, outer, around)
+                if guard(f, ranges):
+                    turn.body(f)
+                if top and f.report:
+                    done += f.elements
+                    f.report((number + done / _total(counts)) / len(turns))
+                f.shape, f.elements, f.mask, f.doubt = outer, around, mask, doubt
+            turn.end(f, outer)
+        f.quiet = quiet
+
+    return run
+
+
+def _total(counts: tuple[int, ...]) -> int:
+    total = 1
+    for count in counts:
+        total *= count
+    return total
