@@ -152,7 +152,7 @@ class Facts:
         found = integer(self.state, e)
         if found is None:
             return None
-        self._note(found[1])
+        self._note(found[1], answer=True)
         return found[0]
 
     def bounds(self, e: Expr, keep: frozenset[str]) -> Bounds:
@@ -163,7 +163,7 @@ class Facts:
 
         def side(upper: bool) -> tuple[Poly, ...]:
             bounds = extremes(self.state, found[0], self._keeps(keep), upper)
-            self._note(found[1].union(*(tags for _, tags in bounds)))
+            self._note(found[1].union(*(tags for _, tags in bounds)), answer=True)
             return tuple(dict.fromkeys(self.state.restore(bound) for bound, _ in bounds))
 
         return side(False), side(True)
@@ -192,8 +192,12 @@ class Facts:
         self._note(why)
         return True
 
-    def _note(self, tags: Tags) -> None:
-        self.state.ctx.used |= {t for t in tags if isinstance(t, str)}
+    def _note(self, tags: Tags, answer: bool = False) -> None:
+        """Count the domains in the tags as used; those of an answer may come back in what is told later."""
+        domains = {t for t in tags if isinstance(t, str)}
+        self.state.ctx.used |= domains
+        if answer:
+            self.state.ctx.rested |= domains
 
     def _keeps(self, keep: frozenset[str]) -> Callable[[str], bool]:
         def kept(name: str) -> bool:

@@ -65,8 +65,13 @@ def judge(facts: Facts, sub: Expr, extent: Poly) -> Judgement:
 
 
 def _domains(state: State, *tags: Tags) -> frozenset[str]:
-    """The buffers in the tags, which count as used from now on."""
+    """The buffers in the tags, which count as used from now on.
+
+    A range that was told may itself come from an answer, so the ranges under earlier answers are named too.
+    """
     domains = frozenset(t for t in NO_TAGS.union(*tags) if isinstance(t, str))
+    if domains:
+        domains |= state.ctx.rested
     state.ctx.used |= domains
     return domains
 

@@ -79,6 +79,7 @@ class Context:
     opaque: dict[str, Opaque] = field(default_factory=dict)
     keys: dict[Any, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    rested: set[str] = field(default_factory=set)
     fuel: int | None = None
     depth: int = 0
     instances: dict[str, tuple[str, dict[str, Poly]]] = field(default_factory=dict)
