@@ -217,8 +217,31 @@ def holds(problem: Problem, e: Expr, env: Env, arrays: Arrays) -> bool:
 
 
 _CHOICES = tuple(
-    "add sub mul floordiv mod minimum maximum minimum maximum clip bitand bitor bitxor shr shl abs sign select cast32 "
-    "mask neg where invert".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "floordiv",
+        "mod",
+        "minimum",
+        "maximum",
+        "minimum",
+        "maximum",
+        "clip",
+        "bitand",
+        "bitor",
+        "bitxor",
+        "shr",
+        "shl",
+        "abs",
+        "sign",
+        "select",
+        "cast32",
+        "mask",
+        "neg",
+        "where",
+        "invert",
+    ]
 )
 
 
