@@ -214,6 +214,25 @@ def minimum(a: Array, b: Array) -> Array:
     return np.asarray(np.where((a == 0) & (b == 0), -(-a - b), np.minimum(a, b)), dtype=a.dtype)
 
 
+def float_floordiv(a: Array, b: Array) -> Array:
+    """The floor of the exact quotient of f64 arrays, rounded once; `x // 0` is `x / 0`, `inf // x` NaN, as in NumPy.
+
+    (a - remainder) / b is an integer, which is computed to twice the precision. NumPy's own may be one off from 2**51.
+    """
+    rest = np.fmod(a, b)
+    down = (rest != 0) & ((rest < 0) != (b < 0))
+    (fraction, exponent), (divisor, shift) = np.frexp(a), np.frexp(b)
+    dividend, missing = two_sum(fraction, -np.ldexp(rest, -exponent))
+    high = np.asarray(dividend / divisor)
+    product, error = two_product(high, divisor)
+    low = ((dividend - product) - error + missing) / divisor
+    high, low = (np.ldexp(v, exponent - shift) for v in two_sum(high, low))
+    floor = np.where(np.isinf(high), high, high + (low - down))
+    floor = np.where(floor == 0, np.copysign(0.0, np.copysign(1.0, a) * np.copysign(1.0, b)), floor)
+    floor = np.where(np.isinf(b) & np.isfinite(a), np.where(down, -1.0, floor), floor)
+    return np.asarray(np.where((b == 0) | np.isnan(rest), np.where(b == 0, a / b, np.nan), floor))
+
+
 def fma(a: Array, b: Array, c: Array, dtype: DType) -> Array:
     """`a * b + c` rounded once."""
     if dtype != F64:

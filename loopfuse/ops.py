@@ -224,10 +224,10 @@ _ARITHMETIC = (
     ),
     OpRow(
         "floordiv", 2, "Quotient rounded toward minus infinity; integers: `x // 0` is 0, `INT_MIN // -1` wraps.", NUMS,
-        _split(numerics.int_floordiv, _math(np.floor_divide)), infix="//", precedence=11,
+        _split(numerics.int_floordiv, _math(numerics.float_floordiv)), infix="//", precedence=11,
         laws=Laws(identity=((INTS, "1"),), absorbing=((INTS, "0"),)),
         cuda=(*_int("lf_floordiv<{T}, {W}>({0}, {1})"), *_float("lf_ffloordiv({0}, {1})", ROUNDED, 2.0)),
-        reference_ulp=2.0, flops=12, switches=True,
+        reference_ulp=0.51, flops=12, switches=True,
     ),
     OpRow(
         "mod", 2, "Remainder of `//`, with the sign of the divisor; integers: `x % 0` is 0.", NUMS,
@@ -238,7 +238,7 @@ _ARITHMETIC = (
     ),
     OpRow(
         "pow", 2, "Power; integers wrap, and a negative power of them is rounded toward zero (`0 ** -1` is 0).", NUMS,
-        _split(numerics.int_pow, _math(np.power)), infix="**", precedence=13,
+        _split(numerics.int_pow, _math(special.power)), infix="**", precedence=13,
         laws=Laws(identity=((INTS, "1"), (FLOATS, "1.0"))),
         cuda=(*_int("lf_pow<{T}, {W}>({0}, {1})"), *_float("pow#({0}, {1})", 4.5, 2.5)), reference_ulp=2.0,
         flops=30, special=2, domain=((0.01, 50.0), (-8.0, 8.0)), slope=_pow_slopes,

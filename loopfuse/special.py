@@ -1,4 +1,4 @@
-"""Functions on f64 arrays that NumPy lacks, or that C libraries give with several ulp of error.
+"""Functions on f64 arrays that NumPy lacks, or does not compute as this language means them.
 
 Near 0, erf(x) = x + x * near(x * x). Far from it, (1 + 2 x) exp(x * x) erfc(x) varies so little that one polynomial in
 t = (x - 3.5) / (x + 3.5) gives it for every x from 0.46 to 28, past which erfc is below the least denormal (the
@@ -96,6 +96,14 @@ def sigmoid(x: Array) -> Array:
     """`1 / (1 + exp(-x))` without overflow, to 2 ulp."""
     small = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1.0, small) / (1.0 + small))
+
+
+def power(x: Array, y: Array) -> Array:
+    """`x ** y`. NumPy replaces a single exponent of 0.5, 2 or -1 by another operation, which gives other bits."""
+    x, y = np.broadcast_arrays(x, y)
+    # With one more element, and a copy, there is no single exponent.
+    every_x, every_y = np.append(x, 1.0), np.append(y, 3.0)
+    return np.asarray(np.power(every_x, every_y)[:-1].reshape(x.shape))
 
 
 def cbrt(x: Array) -> Array:

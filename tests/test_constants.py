@@ -48,7 +48,9 @@ def test_signalling_nan_survives() -> None:
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
 @settings(max_examples=60, deadline=None)
-@given(number=st.fractions() | st.floats(allow_nan=False, allow_infinity=False).map(Fraction), scale=st.integers(-160, 160))
+@given(
+    number=st.fractions() | st.floats(allow_nan=False, allow_infinity=False).map(Fraction), scale=st.integers(-160, 160)
+)
 def test_constant_rounds_to_the_nearest(dtype: DType, number: Fraction, scale: int) -> None:
     """No neighbour is nearer, and of two equally near the even one is taken."""
     exact = abs(number) * Fraction(2) ** scale
