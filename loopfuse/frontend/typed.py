@@ -22,7 +22,8 @@ class Fold:
     `value` is already of the accumulator's type `dtype` (conversions to the result's type stand around the Ref).
     `guard` holds where the enclosing expression needs the value, when the reads of the fold are safe only there;
     `at` is the position for argmax and argmin. `value` and `where` may refer to folds that stand earlier in the list,
-    to the dims here, and to the indices around.
+    to the dims here, and to the indices around. `lets` are integers read from data that bounds of the dims mention:
+    they stand before the loop and may refer to the indices around.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Fold:
     where: Expr | None = None
     guard: Expr | None = None
     at: Expr | None = None
+    lets: tuple[tuple[str, Expr], ...] = ()
     span: Span | None = field(default=None, compare=False)
 
 

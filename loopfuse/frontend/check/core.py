@@ -53,6 +53,8 @@ class Core:
         self.trips: tuple[Trip, ...] = ()
         self.equation = False
         self.folds: dict[str, typed.Fold] = {}
+        self.lets: dict[str, Expr] = {}
+        self.data_bounds = False
         self.body: list[typed.Stmt] = []
         self.sizes: dict[str, Size] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -264,7 +266,7 @@ def parts(exprs: Iterable[Expr | None]) -> Iterator[Expr]:
 
 def fold_exprs(fold: typed.Fold) -> tuple[Expr | None, ...]:
     """The expressions of a fold."""
-    return (fold.value, fold.where, fold.guard, fold.at)
+    return (fold.value, fold.where, fold.guard, fold.at, *(e for _, e in fold.lets))
 
 
 def conjunction(conds: Iterable[Expr | None]) -> Expr | None:

@@ -194,7 +194,9 @@ class Emit(Core):
         """A reduction as a value. `unsafe` when its reads are safe only under the guards around."""
         guard = conjunction(self.guards) if unsafe and self.guards else None
         result = I64 if at is not None else dtype
-        fold = typed.Fold(self.fresh(name), monoid, dtype, dims, value, where, guard, at, span)
+        used = {n for d in dims for p in (*d.lo, *d.hi) for n in p.names}
+        lets = tuple((n, e) for n, e in self.lets.items() if n in used)
+        fold = typed.Fold(self.fresh(name), monoid, dtype, dims, value, where, guard, at, lets, span)
         ref = Ref(fold.id, result, span=span)
         if self.dry:
             return ref

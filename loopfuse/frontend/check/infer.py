@@ -200,17 +200,18 @@ class Infer(Index):
         return self.bound(node.lo), self.bound(node.hi), step
 
     def bound(self, node: ast.Expr) -> Poly:
-        """A bound of a range. One that depends on data is a stored integer under a name of its own."""
+        """A bound of a range. One that depends on data, in a reduction, is a let with a name of its own."""
         value = self.expr(node)
         e = self.subscript_expr(value, node.span)
         if isinstance(e, Affine):
             return e.poly
-        return self.data_bound(e, node.span)
-
-    def data_bound(self, e: object, span: Span) -> NoReturn:
-        """A bound that is read from data."""
-        self.fail("LF0309", "the bounds of a range must be sizes, params or outer indices", span, "depends on data",
-                  fix="run over all and filter: sum(... for k in 0..N if lo <= k < hi)")  # fmt: skip
+        if not self.data_bounds:
+            self.fail("LF0309", "the bounds of this range must be sizes, params or outer indices", node.span, "depends on data",
+                      fix="run over all and filter: for k in 0..N if lo <= k < hi")  # fmt: skip
+        name = self.fresh("bound")
+        self.lets[name] = e
+        self.update(lambda facts: facts.let(name, e))
+        return Poly.of(name)
 
     def no_range(self, b: ast.Binder, roots: Sequence[Node], scope: Scope) -> NoReturn:
         """An index that nothing bounds."""

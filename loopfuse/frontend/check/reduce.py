@@ -9,7 +9,7 @@ from loopfuse.diag import Span
 from loopfuse.dtypes import BOOL, I64, DType
 from loopfuse.frontend import ast, typed
 from loopfuse.frontend.check.convert import describe
-from loopfuse.frontend.check.core import cast, conjunction
+from loopfuse.frontend.check.core import cast, conjunction, index_names
 from loopfuse.frontend.check.emit import LETTERS
 from loopfuse.frontend.check.infer import Infer
 from loopfuse.frontend.check.values import Array, Modes, NoValue, Scalar, Scope, Subs, Tuple, Type, Value, WeakInt
@@ -52,7 +52,7 @@ class Reduce(Infer):
         scope = Scope(self.scope)
         with self.context(), self.watch() as guarded, self.inside(scope):
             roots = [body] if gen.cond is None else [body, gen.cond]
-            dims = self.bind(scope, gen.binders, roots, name)
+            dims = self.bind_reduction(scope, gen, roots, name)
             where = None if gen.cond is None else self.condition(gen.cond)
             if where is None:
                 value = self.scalar_element(body)
@@ -66,6 +66,22 @@ class Reduce(Infer):
         if where is None and name in ("max", "min", "argmax", "argmin"):
             self.nonempty(dims, name, node.span)
         return Scalar(result)
+
+    def bind_reduction(self, scope: Scope, gen: ast.For, roots: list[ast.Expr], name: str) -> tuple[Dim, ...]:
+        """The indices of a reduction; their bounds may be read from data, but not through one another."""
+        before = self.data_bounds
+        self.data_bounds = True
+        try:
+            dims = self.bind(scope, gen.binders, roots, name)
+        finally:
+            self.data_bounds = before
+        own = {d.id for d in dims}
+        for b, dim in zip(gen.binders, dims, strict=True):
+            used = {n for p in (*dim.lo, *dim.hi) for n in p.names}
+            if any(index_names((self.lets.get(n),)) & own for n in used):
+                self.fail("LF0309", f"the bounds of `{b.name}` are read at an index of the same reduction", b.span, "needs a reduction of its own",
+                          fix=f"nest it: {name}({name}(... for {b.name} in ...) for ...)")  # fmt: skip
+        return dims
 
     def scalar_element(self, node: ast.Expr) -> Expr:
         """The element of an equation: a scalar, weak values at their default type."""
