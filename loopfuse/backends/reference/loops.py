@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from loopfuse.backends.reference.absorb import Absorption, Dense, Layout, Running, Scatter, Target, Term, target
 from loopfuse.backends.reference.access import Positions, compile_store, subscripts
 from loopfuse.backends.reference.boxes import AT_ONCE, Demands, boxes, demands, simple
-from loopfuse.backends.reference.buffers import Homes, hosting
-from loopfuse.backends.reference.domain import Reducer
+from loopfuse.backends.reference.buffers import hosting
 from loopfuse.backends.reference.expr import compile_expr
 from loopfuse.backends.reference.frame import Frame, Index, Mask
+from loopfuse.backends.reference.nest import Code, Fold, Nest, Turn
+from loopfuse.backends.reference.online import compile_online
 from loopfuse.backends.reference.places import Link, levels, only, plan
 from loopfuse.backends.reference.ranges import Range, masked, set_box
 from loopfuse.backends.reference.scope import Local, Scope, Stored, linear
 from loopfuse.diag import CompilerError
-from loopfuse.ir import Acc, Affine, Expr, Let, Load, Loop, Op, Stmt, Store
+from loopfuse.ir import Affine, Expr, Let, Load, Loop, Op, Stmt, Store
 from loopfuse.ops import MONOIDS, OPS
-
-Code = Callable[[Frame], None]
-
-
-@dataclass
-class _Fold:
-    """An accumulator while its loop is compiled: where its value goes, and its absorptions in textual order."""
-
-    acc: Acc
-    home: int
-    outer: int
-    slot: int
-    shape: tuple[int, ...]
-    prefix: bool
-    simple: bool
-    absorbs: list[Absorption]
-    reducer: Reducer | None = None
-
-
-@dataclass(frozen=True)
-class Nest:
-    """What surrounds a statement: the kernel's number, the loops, the accumulators, and where buffers live."""
-
-    kernel: int
-    homes: Homes
-    stores: dict[str, int]
-    links: tuple[Link, ...] = ()
-    folds: dict[str, _Fold] | None = None
-
-    def fold(self, name: str) -> _Fold:
-        """The accumulator of a name, whose loop must be around."""
-        found = (self.folds or {}).get(name)
-        if found is None:
-            raise CompilerError("reference", f"`{name}` is no accumulator of a loop around the absorption")
-        return found
 
 
 def compile_block(body: tuple[Stmt, ...], scope: Scope, nest: Nest) -> Code:
@@ -110,7 +76,7 @@ def _absorb(stmt: Store, scope: Scope, nest: Nest) -> Code:
     fold.reducer = reducer
     at = compile_expr(stmt.at, scope) if stmt.at is not None else None
     term = Term(compile_expr(stmt.value, scope), at, reducer)
-    slot = scope.shared.value_slot()
+    slot = fold.state if fold.prefix else scope.shared.value_slot()
     own = tuple(scope.index(b.id) for link in chain for b in link.bounds if link.loop.order != "seq")
     made: Absorption
     if fold.prefix and fold.simple:
@@ -128,9 +94,10 @@ def _absorb(stmt: Store, scope: Scope, nest: Nest) -> Code:
         reduced = tuple(scope.index(r) for r in how.reduced)
         layout = Layout.of(scope, reduced, kept, fold.outer)
         made = Dense(slot, term, layout, targets, reduced, how.compact, stmt.buffer)
-    fold.absorbs.append(made)
     if fold.prefix and not fold.simple:
-        return _running(made, fold, scope)
+        fold.absorbs = [made]
+        return _running(made, fold)
+    fold.absorbs.append(made)
     return made.absorb
 
 
@@ -141,7 +108,7 @@ def _target(sub: Expr, index: Index | None, extent: int, scope: Scope) -> Target
     return target(form, index, extent)
 
 
-def _is_product(stmt: Store, fold: _Fold) -> bool:
+def _is_product(stmt: Store, fold: Fold) -> bool:
     """Whether the terms are products that the reduction takes up, as in a contraction."""
     value, over = stmt.value, MONOIDS[fold.acc.monoid].op
     while isinstance(value, Op) and OPS[value.op].gives == "explicit" and value.implied:
@@ -149,36 +116,15 @@ def _is_product(stmt: Store, fold: _Fold) -> bool:
     return isinstance(value, Op) and any(op == over for op, _ in OPS[value.op].laws.distributes)
 
 
-def _running(made: Absorption, fold: _Fold, scope: Scope) -> Code:
+def _running(made: Absorption, fold: Fold) -> Code:
     """Absorb in a prefix loop that goes step by step, and show the running value at once."""
-    show = _shown(fold, scope)
 
     def absorb(f: Frame) -> None:
         made.absorb(f)
-        show(f, f.shape[len(f.shape) - fold.outer :])
+        outer = f.shape[len(f.shape) - fold.outer :]
+        fold.show(f, fold.gathered(f, outer), outer)
 
     return absorb
-
-
-def _shown(fold: _Fold, scope: Scope) -> Callable[[Frame, tuple[int, ...]], None]:
-    """A closure that sets an accumulator's value from the states of its absorptions; `outer` is the shape around."""
-    domain = scope.shared.domain
-
-    def show(f: Frame, outer: tuple[int, ...]) -> None:
-        node, reducer = None, fold.reducer
-        if reducer is None:
-            reducer = domain.reducer(fold.acc.monoid, fold.acc.dtype, False)
-        for made in fold.absorbs:
-            part = made.result(f, outer)
-            if part is not None:
-                node = part if node is None else reducer.combine(node, part)
-        value = reducer.finish(node)
-        if fold.shape:
-            f.stores[fold.slot] = domain.array(value, reducer.dtype, fold.shape, outer)
-        else:
-            f.values[fold.slot] = value
-
-    return show
 
 
 # -- loops ------------------------------------------------------------------------------------------------------------
@@ -197,9 +143,9 @@ def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, Scope]:
     entries = {**scope.entries, **{b.id: i for b, i in zip(bounds, own, strict=True)}}
     inside = replace(scope, names=names, entries=entries, axes=scope.axes if serial else (*own, *scope.axes))
     folds, inside, after = _folds(loop, inside, scope, place, depth)
-    everyone = {**(nest.folds or {}), **{f.acc.id: f for f in folds}}
+    everyone = {**nest.folds, **{f.acc.id: f for f in folds}}
     inner = replace(nest, links=(*nest.links, Link(loop, bounds)), folds=everyone)
-    outer_homes = {id: f.home for id, f in (nest.folds or {}).items()}
+    outer_homes = {id: f.home for id, f in nest.folds.items()}
     asked = demands(loop, scope.names, nest.links, outer_homes)
     asked.unit |= any((nest.kernel, b.id) in nest.homes.unit for b in bounds)
     mine = {b.id for b in bounds}
@@ -215,19 +161,31 @@ def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, Scope]:
     if serial:
         body = compile_block(loop.body, inside, inner)
         return _serial(ranges, guard, body, not nest.links), after
-    turns = _turns(loop, folds, inside, inner, after)
+    turns = _turns(loop, folds, inside, inner)
+    if inside.shared.online is not None and any(a.repair is not None for a in loop.accs):
+        return compile_online(ranges, guard, turns, scope, inside.shared.online), after
     above = tuple(scope.index(name).slot for name in asked.above)
     return _parallel(loop, ranges, guard, turns, asked, above, not nest.links), after
 
 
-def _folds(loop: Loop, inside: Scope, scope: Scope, place: int, depth: int) -> tuple[list[_Fold], Scope, Scope]:
+def _folds(loop: Loop, inside: Scope, scope: Scope, place: int, depth: int) -> tuple[list[Fold], Scope, Scope]:
     """The accumulators of a loop, the scope of its body and the scope after it."""
     folds, after = [], scope
     prefix = loop.order == "prefix"
     for acc in loop.accs:
         shape = tuple(int(scope.names.fold(p).value({})) for p in acc.shape)
         slot = scope.shared.store_slot() if shape else scope.shared.value_slot()
-        fold = _Fold(acc, place, depth, slot, shape, prefix, prefix and simple(loop), [])
+        fold = Fold(
+            acc,
+            place,
+            depth,
+            slot,
+            shape,
+            prefix,
+            prefix and simple(loop),
+            scope.shared.domain,
+            scope.shared.value_slot(),
+        )
         folds.append(fold)
         dtype = MONOIDS[acc.monoid].result(acc.dtype)
         entry = Stored(slot, shape, dtype, scope.axes, changes=True) if shape else Local(slot)
@@ -235,40 +193,17 @@ def _folds(loop: Loop, inside: Scope, scope: Scope, place: int, depth: int) -> t
     return folds, inside, after
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """A pass over a fold's body: what to do before, for each box, and after it."""
-
-    folds: tuple[_Fold, ...]
-    body: Code
-    shows: tuple[Callable[[Frame, tuple[int, ...]], None], ...]
-
-    def begin(self, f: Frame) -> None:
-        """Start the accumulators of this pass."""
-        for fold in self.folds:
-            for made in fold.absorbs:
-                made.begin(f)
-
-    def end(self, f: Frame, outer: tuple[int, ...]) -> None:
-        """Set their values."""
-        for show in self.shows:
-            show(f, outer)
-        for fold in self.folds:
-            for made in fold.absorbs:
-                made.begin(f)
-
-
-def _turns(loop: Loop, folds: list[_Fold], inside: Scope, nest: Nest, after: Scope) -> tuple[_Turn, ...]:
+def _turns(loop: Loop, folds: list[Fold], inside: Scope, nest: Nest) -> tuple[Turn, ...]:
     if not folds or loop.order == "prefix":
         body = compile_block(loop.body, inside, nest)
-        return (_Turn(tuple(folds), body, tuple(_shown(x, after) for x in folds)),)
+        return (Turn(tuple(folds), body),)
     level = levels(loop)
     turns = []
     for turn in range(max(level.values()) + 1):
         part = only(loop.body, level, turn, nest.homes.brief) if any(level.values()) else loop.body
         body = compile_block(part, inside, nest)
         chosen = tuple(x for x in folds if level[x.acc.id] == turn)
-        turns.append(_Turn(chosen, body, tuple(_shown(x, after) for x in chosen)))
+        turns.append(Turn(chosen, body))
     return tuple(turns)
 
 
@@ -321,7 +256,7 @@ def _serial(ranges: list[Range], guard: Callable[[Frame, list[Range]], bool], bo
     return lambda f: loop(f, 0)
 
 
-def _parallel(loop: Loop, ranges: list[Range], guard: Callable[[Frame, list[Range]], bool], turns: tuple[_Turn, ...],
+def _parallel(loop: Loop, ranges: list[Range], guard: Callable[[Frame, list[Range]], bool], turns: tuple[Turn, ...],
               asked: Demands, above: tuple[int, ...], top: bool) -> Code:  # fmt: skip
     whole, never, unit, width = asked.whole, asked.never, asked.unit, asked.width
 

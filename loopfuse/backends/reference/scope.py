@@ -48,10 +48,12 @@ Entry = Index | Local | Stored
 
 @dataclass
 class Shared:
-    """What all scopes of a run share: the domain, whether accesses are watched, and the numbers of slots given out."""
+    """What all scopes of a run share: the domain, whether accesses are watched, how folds with repairs run (None: in
+    exact passes), and the numbers of slots given out."""
 
     domain: Domain
     watch: bool = False
+    online: Any = None
     indices: int = 0
     values: int = 0
     stores: int = 0

@@ -46,13 +46,13 @@ class Tree:
         if self.count % LEAF:
             done = min(places, LEAF - self.count % LEAF)
             for place in range(done):
-                self._append(cut(block, place))
+                self.add(cut(block, place))
         leaves = (places - done) // LEAF
         if leaves:
             self._leaves(block, done, leaves)
             done += LEAF * leaves
         for place in range(done, places):
-            self._append(cut(block, place))
+            self.add(cut(block, place))
 
     def skip(self, places: int) -> None:
         """Append `places` identities."""
@@ -78,7 +78,8 @@ class Tree:
             node = self._join(left, node)
         return node
 
-    def _append(self, term: Node) -> None:
+    def add(self, term: Node) -> None:
+        """Append one term."""
         self._leaf = self._join(self._leaf, term)
         self.count += 1
         if self.count % LEAF == 0:

@@ -14,7 +14,9 @@ import numpy as np
 from loopfuse.backends.reference.buffers import Homes, homes, make
 from loopfuse.backends.reference.domain import Domain, Plain, Storage
 from loopfuse.backends.reference.frame import Fault, Frame
-from loopfuse.backends.reference.loops import Code, Nest, compile_block
+from loopfuse.backends.reference.loops import compile_block
+from loopfuse.backends.reference.nest import Code, Nest
+from loopfuse.backends.reference.online import Online
 from loopfuse.backends.reference.places import Names
 from loopfuse.backends.reference.scope import Scope, Shared, Stored
 from loopfuse.diag import CompilerError
@@ -34,18 +36,19 @@ class Result:
 
 
 def run(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, int], *, limit: int = 1 << 30,
-        progress: Callable[[float], None] | None = None, checked: bool = False) -> Result:  # fmt: skip
+        progress: Callable[[float], None] | None = None, checked: bool = False,
+        online: Online | None = None) -> Result:  # fmt: skip
     """Run a program.
 
     `inputs` holds the buffers of role in, frozen and param, `sizes` a value for every size. Temporaries take about
     `limit` bytes at most, beside the buffers themselves. `progress` is told the fraction done now and then. With
     `checked` every element's history is watched: reading what was not written or left its window, or writing twice,
-    raises.
+    raises. With `online` folds that have repairs run in one pass, by blocks, instead of exactly.
 
     Raises:
         CompilerError: the program breaks a rule of the IR, or inputs do not fit it.
     """
-    stores, frame = execute(program, inputs, sizes, Plain(), limit, progress, checked)
+    stores, frame = execute(program, inputs, sizes, Shared(Plain(), checked, online), limit, progress)
     outputs = {}
     for buffer in program.buffers:
         if buffer.role == "out":
@@ -53,15 +56,15 @@ def run(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, int],
     return Result(outputs, list(frame.faults.values()))
 
 
-def execute(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, int], domain: Domain, limit: int,
-            progress: Callable[[float], None] | None, watch: bool) -> tuple[dict[str, Any], Frame]:  # fmt: skip
+def execute(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, int], shared: Shared, limit: int,
+            progress: Callable[[float], None] | None) -> tuple[dict[str, Any], Frame]:  # fmt: skip
     """Run a program on a domain; the storages of inputs and outputs, and the frame with its faults."""
     missing = [s.id for s in program.sizes if s.id not in sizes]
     if missing:
         raise CompilerError("reference", f"no value for the sizes {', '.join(missing)}")
     values = {s.id: int(sizes[s.id]) for s in program.sizes}
+    domain, watch = shared.domain, shared.watch
     kept = homes(program, values, watch)
-    shared = Shared(domain, watch)
     slots = {b.id: shared.store_slot() for b in program.buffers}
     entries = {
         b.id: Stored(slots[b.id], kept.of[b.id].shape, b.dtype, changes=b.id in kept.brief, window=b.window)
