@@ -68,7 +68,7 @@ def expression_faults(root: Any, most_nested: int) -> Iterator[Diagnostic]:
     """LF0107: `x > 0 & y > 0`, a chain of comparisons around `0 & y`. LF0109: nesting, then nothing more."""
     for node, depth in walk(root):
         if depth > most_nested:
-            yield nested(node.span, most_nested)
+            yield nested(Span(node.span.source, node.span.start, node.span.start + 1), most_nested)
             return
         if type(node) is ast.Compare and len(node.ops) > 1:
             for operand in node.operands[1:-1]:
