@@ -216,33 +216,10 @@ def holds(problem: Problem, e: Expr, env: Env, arrays: Arrays) -> bool:
     return bool(_COMPARE[e.op](a, b))
 
 
-_CHOICES = tuple(
-    [
-        "add",
-        "sub",
-        "mul",
-        "floordiv",
-        "mod",
-        "minimum",
-        "maximum",
-        "minimum",
-        "maximum",
-        "clip",
-        "bitand",
-        "bitor",
-        "bitxor",
-        "shr",
-        "shl",
-        "abs",
-        "sign",
-        "select",
-        "cast32",
-        "mask",
-        "neg",
-        "where",
-        "invert",
-    ]
-)
+_CHOICES = (
+    "add", "sub", "mul", "floordiv", "mod", "minimum", "maximum", "minimum", "maximum", "clip", "bitand", "bitor",
+    "bitxor", "shr", "shl", "abs", "sign", "select", "cast32", "mask", "neg", "where", "invert",
+)  # fmt: skip
 
 
 # -- generation -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from loopfuse.constants import to_number
 from loopfuse.dtypes import DType
 from loopfuse.ir import Affine, Const, Expr, Load, Op, Ref, Select
 from loopfuse.prove.bounds import extremes
-from loopfuse.prove.entail import positive, proves_fast
+from loopfuse.prove.entail import proves_fast
 from loopfuse.prove.state import NO_TAGS, Opaque, State, Tags
 from loopfuse.sizes import ONE, Poly
 
@@ -94,10 +94,7 @@ def _power(base: Poly, exponent: Poly) -> Poly | None:
 
 
 def _divided(state: State, e: Op) -> Value | None:
-    """`//`, `%` and `>>` where the divisor is known not to be zero (which would give zero).
-
-    A divisor in index arithmetic is non-zero by requirement; one of data is only if that is proved.
-    """
+    """`//`, `%` and `>>` where the divisor is proved not to be zero (which would give zero)."""
     args = _arguments(state, e)
     if args is None:
         return None
@@ -106,12 +103,7 @@ def _divided(state: State, e: Op) -> Value | None:
         if not den.is_const or not 0 <= den.constant < e.dtype.bits:
             return None
         return num // (1 << den.constant), tags
-    if den.is_const:
-        why: Tags | None = NO_TAGS
-    elif state.depends_on_data(state.normal(num)):
-        why = proves_fast(state, den - 1)
-    else:
-        why = positive(state, state.normal(den))
+    why = NO_TAGS if den.is_const else proves_fast(state, den - 1)
     if why is None:
         return None
     return (num // den if e.op == "floordiv" else num % den), tags | why
