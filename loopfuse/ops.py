@@ -168,9 +168,9 @@ def _bitwise(name: str, symbol: str, doc: str, precedence: int, meaning: Callabl
                  cuda=_any(spelled))  # fmt: skip
 
 
-def _lattice(kinds: Kinds, identity: str, absorbing: str, over: str) -> Laws:
+def _lattice(kinds: Kinds, identity: str, absorbing: str, *over: str) -> Laws:
     return Laws(commutative=kinds, associative=kinds, idempotent=kinds, identity=((kinds, identity),),
-                absorbing=((kinds, absorbing),), distributes=((over, kinds),))  # fmt: skip
+                absorbing=((kinds, absorbing),), distributes=tuple((name, kinds) for name in over))  # fmt: skip
 
 
 def _inverts(source: str, image: str, undo_source: str, undo_image: str, pole: float) -> tuple[Homomorphism, ...]:
@@ -432,7 +432,7 @@ _LOGIC = (
     ),
     _bitwise(
         "bitand", "&", "Bits set in both.", 8, np.bitwise_and, "({T})({0} & {1})",
-        _lattice(BITS, "ones", "0", "bitor"),
+        _lattice(BITS, "ones", "0", "bitor", "bitxor"),
     ),
     _bitwise(
         "bitor", "|", "Bits set in either.", 6, np.bitwise_or, "({T})({0} | {1})",
