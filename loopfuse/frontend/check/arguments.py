@@ -46,7 +46,7 @@ class Calling(Products):
             self.fail(
                 "LF0900", f"not in version 1: `{name}`", node.fn.span, "has no form yet", fix=f"write {LATER[name]}"
             )
-        if name in ops.FUNCTIONS:
+        if name in ops.FUNCTIONS and not hasattr(self, f"call_{name}"):
             return self.elementwise(ops.FUNCTIONS[name], node)
         if name in CUMULATIVE:
             return self.cumulative(name, **self.matched(name, node, ("x",), ("axis", "dtype")))
