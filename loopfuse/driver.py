@@ -38,7 +38,8 @@ from loopfuse.printer import print_program
 from loopfuse.verify import violations
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
+Progress = Callable[[float], None]  # told the fraction done
+MOST_TEMPORARIES, LEAST_TEMPORARIES = 1 << 30, 1 << 24
 
 
 @dataclass
@@ -214,30 +215,36 @@ def execute(lowered: Lowered, bound: Bound, *, backend: str = "auto", limit: int
     if backend not in ("auto", "reference"):
         raise MachineError(f"there is no back end `{backend}` on this machine")
     allowed = default_limit() if limit is None else limit
-    _check_memory(lowered.program, bound, allowed)
+    room = allowed - _check_memory(lowered.program, bound, allowed)
+    limit = max(LEAST_TEMPORARIES, min(room, MOST_TEMPORARIES))
     inputs = {b.id: bound.inputs[b.id] for b in lowered.program.buffers if b.role in ("in", "param")}
     with (clock or Clock()).time("run"), guard("reference", lambda: print_program(lowered.program)):
-        result = reference.run(lowered.program, inputs, bound.sizes, limit=allowed, progress=progress)
+        result = reference.run(lowered.program, inputs, bound.sizes, limit=limit, progress=progress)
     if result.faults:
-        raise UserError([_fault(span) for span in result.faults])
+        raise UserError([_fault(fault) for fault in result.faults])
     ends = [b.id for b in lowered.program.buffers if b.role == "out"]
     buffers = {root: result.outputs[end] for root, end in zip(lowered.roots, ends, strict=True)}
     return Outcome({o.name: buffers[o.buffer] for o in lowered.typed.outputs}, buffers)
 
 
-def _check_memory(program: Program, bound: Bound, allowed: int) -> None:
+def _check_memory(program: Program, bound: Bound, allowed: int) -> int:
+    """The bytes of all buffers, which must not be more than is allowed."""
     bytes_of = {b.id: buffer_bytes(b, bound.sizes) for b in program.buffers}
     note = ""
     if program.buffers:
         largest = max(program.buffers, key=lambda b: bytes_of[b.id])
         extents = ", ".join(str(p.value(bound.sizes)) for p in largest.shape)
         note = f"the largest is `{largest.id}`, {largest.dtype}[{extents}], {show_bytes(bytes_of[largest.id])}"
-    check_memory(sum(bytes_of.values()), allowed, "the arrays of the program", note)
+    total = sum(bytes_of.values())
+    check_memory(total, allowed, "the arrays of the program", note)
+    return total
 
 
-def _fault(span: Span | None) -> Diagnostic:
-    text = f"`{span.text}`" if span else "a subscript"
-    return error("LF0704", f"{text} went outside its array", span, "outside for some element",
+def _fault(fault: reference.Fault) -> Diagnostic:
+    place = f" in `{fault.span.text}`" if fault.span else ""
+    times = "once" if fault.count == 1 else f"{fault.count} times"
+    return error("LF0704", f"a subscript of `{fault.buffer}` went outside the array{place}, {times}", fault.span,
+                 "outside for some element",
                  notes=["the access was not performed, and the results were dropped"])  # fmt: skip
 
 

@@ -35,8 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         print(_unknown(arguments), file=sys.stderr)
         return 2
-    frame = import_module("loopfuse.cli.frame")
-    code: int = frame.run_command(COMMANDS[arguments[0]][0], arguments)
+    try:
+        frame = import_module("loopfuse.cli.frame")
+        code: int = frame.run_command(COMMANDS[arguments[0]][0], arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return code
 
 

@@ -11,7 +11,7 @@ from loopfuse.bugs import dump
 from loopfuse.cli.terminal import Terminal
 from loopfuse.diag import CompilerError, MachineError, Source, UserError, error
 
-OK, USER, USAGE, FAILED, MACHINE, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+OK, USER, USAGE, FAILED, MACHINE, BUG = 0, 1, 2, 3, 4, 70
 
 
 class Context:
@@ -46,9 +46,6 @@ def _guarded(module: str, arguments: Sequence[str], context: Context) -> int:
     except MachineError as why:
         context.terminal.say(f"loopfuse: {why}")
         return MACHINE
-    except KeyboardInterrupt:
-        context.terminal.say("interrupted")
-        return INTERRUPTED
     except BrokenPipeError:
         raise
     except MemoryError:

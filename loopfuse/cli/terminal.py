@@ -105,7 +105,7 @@ class Terminal:
 
 
 class Progress:
-    """Called with the number of steps done and their total; draws nothing before 0.3 s."""
+    """Called with the fraction done; draws nothing before 0.3 s."""
 
     def __init__(self, what: str, shown: bool) -> None:
         self.what, self.shown = what, shown
@@ -113,16 +113,16 @@ class Progress:
         self.bar: Any = None
         self.task: Any = None
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: float) -> None:
         """Tell how far the work is."""
         if not self.shown or time.monotonic() - self.start < PATIENCE:
             return
         if self.bar is None:
             console = import_module("rich.console").Console(stderr=True)
             self.bar = import_module("rich.progress").Progress(console=console, transient=True)
-            self.task = self.bar.add_task(self.what, total=total)
+            self.task = self.bar.add_task(self.what, total=1.0)
             self.bar.start()
-        self.bar.update(self.task, completed=done, total=total)
+        self.bar.update(self.task, completed=done)
 
     def stop(self) -> None:
         """Take the line away."""
