@@ -35,6 +35,11 @@ def proves_fast(state: State, goal: Poly) -> Tags | None:
     return _fuelled(state, goal, False, _PRODUCTS)
 
 
+def proves_plain(state: State, goal: Poly) -> Tags | None:
+    """A proof by linear reasoning alone."""
+    return _fuelled(state, goal, False, _LINEAR)
+
+
 def _fuelled(state: State, goal: Poly, conditional: bool, level: int) -> Tags | None:
     if state.ctx.fuel is not None:
         return _prove(state, goal, conditional, level)

@@ -10,7 +10,7 @@ from loopfuse.ir import Expr, Op
 from loopfuse.prove.atoms import derive
 from loopfuse.prove.bounds import extremes
 from loopfuse.prove.conditions import formula
-from loopfuse.prove.entail import positive, proves
+from loopfuse.prove.entail import positive, proves, proves_plain
 from loopfuse.prove.equalities import with_quotient, with_zero
 from loopfuse.prove.exprs import expr_names, integer
 from loopfuse.prove.state import Bounds, Context, Fact, Fresh, Loop, State, Tags
@@ -136,6 +136,8 @@ class Facts:
         normal = self.state.normal(poly)
         if normal.is_const:
             return normal.constant == 0
+        if not any(normal.quotients()) and proves_plain(self.state, normal) is None:
+            return False  # equalities are substituted already, so a polynomial is seldom zero by products of facts
         return self._noted(normal) and self._noted(-normal)
 
     def unequal(self, a: Poly, b: Poly) -> bool:

@@ -149,6 +149,10 @@ def _holds_at(state: State, moves: Moves) -> bool:
         fixed = loop.sharp or name in state.subst or name in moved
         if not fixed and any(moved & state.ctx.free_names(p) for p in (*loop.lo, *loop.hi)):
             return False  # its stride may no longer meet the value that it has
+    for name, value in state.subst.items():
+        read = name in state.ctx.opaque and name not in state.lets
+        if read and moved & state.ctx.free_names(value + Poly.of(name)):
+            return False  # a value that is read does not follow the index that it was found equal to
     others = (*state.unequal, *(f for s in state.splits for a in s for f in a))
     if any(moved & state.ctx.free_names(fact.poly) for fact in others):
         return False
