@@ -105,6 +105,8 @@ class Calls(Builtins):
         taken = self.distribute_arguments(decl, positional, keywords, node.span)
         self.calling.append(decl)
         self.call_spans.append(node.span)
+        before = self.inherited
+        self.inherited = before or len(self.guards)
         try:
             with self.inside(inner):
                 for param in decl.params:
@@ -125,6 +127,7 @@ class Calls(Builtins):
                     self.bind_parameter(inner, decl, param, value, where, dims, rest)
                 return self.run_body(decl, inner, dims, node.span)
         finally:
+            self.inherited = before
             self.calling.pop()
             self.call_spans.pop()
 

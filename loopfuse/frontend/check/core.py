@@ -69,6 +69,8 @@ class Core:
         self.numerics = "default"
         self.calling: list[FnDecl] = []
         self.call_spans: list[Span] = []
+        # How many conditions were around when the outermost call under any began: arrays passed to it may need them.
+        self.inherited = 0
         self.open_reductions: list[Call] = []
         self.scope = Scope()
 

@@ -192,7 +192,7 @@ class Emit(Core):
     def fold(self, name: str, monoid: str, dtype: DType, dims: tuple[Dim, ...], value: Expr, where: Expr | None,
              span: Span | None, at: Expr | None = None, unsafe: bool = False) -> Ref:  # fmt: skip
         """A reduction as a value. `unsafe` when its reads are safe only under the guards around."""
-        guard = conjunction(self.guards) if unsafe and self.guards else None
+        guard = conjunction(self.guards) if (unsafe or self.inherited) and self.guards else None
         result = I64 if at is not None else dtype
         used = {n for d in dims for p in (*d.lo, *d.hi) for n in p.names}
         lets = tuple((n, e) for n, e in self.lets.items() if n in used)
