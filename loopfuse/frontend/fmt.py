@@ -411,10 +411,10 @@ class _Formatter:
         """A token, with the comments that found no line of their own."""
         token = self.tokens[at]
         parts: list[Node] = [] if at in self.led else [Suffix(comment) for _, comment in token.before]
+        self.moved = self.moved or bool(parts) or bool(token.behind and at not in self.last)
         parts.append(token.text)
         if token.behind:
             parts.append(Suffix(token.behind, at not in self.last))
-        self.moved = self.moved or (len(parts) > 1 and at not in self.last)
         return join(*parts) if len(parts) > 1 else token.text
 
 
