@@ -271,7 +271,7 @@ class Cursor:
     def _unary(self) -> Expr:
         token = self.token
         row = PREFIX.get(token.text)
-        if row is None or row.precedence is None:
+        if row is None or row.precedence is None or self.peek("'", 1):
             return self._primary()
         self.at += 1
         if token.text == "-" and self.token.kind == "const":
@@ -307,7 +307,8 @@ class Cursor:
             poly = self.poly()
             self.expect("}")
             return Affine(poly, span=self.span(token))
-        if token.kind != "id" or (token.text in RESERVED and token.text not in ("true", "false")):
+        word = token.kind == "id" and (token.text not in RESERVED or (token.text in OPS and self.peek("'", 1)))
+        if not word and token.text not in ("true", "false"):
             self.fail("expected an expression")
         self.at += 1
         if token.text in ("true", "false"):

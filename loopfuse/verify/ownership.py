@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
+from math import prod
 
 from loopfuse.ir import Buffer, Dim
-from loopfuse.sizes import Poly
+from loopfuse.sizes import ONE, ZERO, Poly
 from loopfuse.verify.layout import Access, Definition, Frame, Site
 from loopfuse.verify.memory import FOLLOWED, Memory, dims, disjoint, fixed, hull, private
 
@@ -44,10 +45,21 @@ def _candidates(stores: list[Access]) -> Iterator[tuple[Access, Access]]:
 
 
 def covered(memory: Memory) -> Iterator[Problem]:
-    """No first or last element of an axis is left unwritten for certain."""
+    """Every element is written: as many are stored, each once, as there are.
+
+    Where that number is not known (a condition, bounds that are data) no first or last element of an axis may be left
+    out for certain.
+    """
     for buffer in memory.v.program.buffers:
         stores = memory.v.stores.get(buffer.id, [])
-        if buffer.window is not None or not stores:
+        if not stores or any(private(buffer, s.frame) for s in stores):
+            continue
+        counts = [_count(memory, s) for s in stores]
+        known = [c for c in counts if c is not None]
+        if len(known) == len(counts):
+            missing = prod(buffer.shape, start=ONE) - sum(known, ZERO)
+            if not (missing.is_const and missing.constant == 0) and not memory.base.zero(missing):
+                yield f"`{buffer.id}` has {missing} more elements than are stored", stores[0].site
             continue
         for axis, extent in enumerate(buffer.shape):
             hulls = [hull(memory, p, s.frame) if (p := s.polys[axis]) is not None else (None, None) for s in stores]
@@ -55,6 +67,32 @@ def covered(memory: Memory) -> Iterator[Problem]:
                 yield f"no store reaches the first element of axis {axis} of `{buffer.id}`", stores[0].site
             if all(high is not None and memory.nonneg(extent - 2 - high) for _, high in hulls):
                 yield f"no store reaches the last element of axis {axis} of `{buffer.id}`", stores[0].site
+
+
+def _count(memory: Memory, store: Access) -> Poly | None:
+    """How often a store is performed, in sizes; None where it depends on conditions or data."""
+    if any(store.modes) or any(f.loop.where is not None for f in (store.frame.chain() if store.frame else ())):
+        return None
+    around = dims(store.frame)
+    tiles = [(y, z) for z in around for y in around if _tiled(around[y], around[z])]
+    inner, total = {z for _, z in tiles}, ONE
+    for name, dim in around.items():
+        if name in inner:
+            continue
+        if len(dim.lo) != 1 or len(dim.hi) != 1 or not (dim.lo[0].names | dim.hi[0].names) <= memory.sizes:
+            return None
+        length = dim.hi[0] - dim.lo[0]
+        if not memory.nonneg(length):
+            return None
+        whole = any(y == name for y, _ in tiles)
+        total = total * (length if whole or dim.step == ONE else (length + dim.step - 1) // dim.step)
+    return total
+
+
+def _tiled(outer: Dim, inner: Dim) -> bool:
+    """Whether the inner index runs over one tile of the outer one, the last tile cut: both together over the whole."""
+    start = Poly.of(outer.id)
+    return inner.lo == (start,) and inner.step == ONE and set(inner.hi) == {*outer.hi, start + outer.step}
 
 
 def incarnations(memory: Memory) -> Iterator[Problem]:

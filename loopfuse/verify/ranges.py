@@ -115,6 +115,10 @@ def _loads(root: Expr, site: Site, facts: Facts) -> Iterator[Guarded]:
             stack += [(child, known) for child in children(node)]
 
 
+def _shown(sub: Expr) -> str:
+    return str(sub.poly) if isinstance(sub, Affine) else print_expr(sub)
+
+
 def _walk(memory: Memory) -> _Walk:
     facts = memory.base
     for b in memory.v.program.buffers:
@@ -131,7 +135,7 @@ def in_range(memory: Memory) -> Iterator[Problem]:
             continue
         for axis, (sub, mode, extent) in enumerate(zip(access.subs, access.modes, target.shape, strict=True)):
             if mode is None and judge(access.facts, sub, extent).verdict != "proved":
-                yield f"`{print_expr(sub)}` may be outside axis {axis} of `{access.buffer}`", access.site
+                yield f"`{_shown(sub)}` may be outside axis {axis} of `{access.buffer}`", access.site
 
 
 def in_window(memory: Memory) -> Iterator[Problem]:
@@ -152,7 +156,7 @@ def in_window(memory: Memory) -> Iterator[Problem]:
                 continue
             for known, place in _places(access, axis, buffer.shape[axis]):
                 if not all(known.nonneg(place - p) for p in low) or not all(known.nonneg(p - 1 - place) for p in high):
-                    text = print_expr(access.subs[axis])
+                    text = _shown(access.subs[axis])
                     yield f"`{text}` may be outside the window of axis {axis} of `{buffer.id}`", access.site
                     break
 

@@ -16,14 +16,8 @@ from loopfuse.verify.layout import Layout, Site
 
 Problem = tuple[str, Site | None]
 
-MODES = {
-    "edge": False,
-    "constant": True,
-    "wrap": False,
-    "reflect": False,
-    "symmetric": False,
-    "checked": False,
-}
+# The modes, and whether they have a fill.
+MODES = {"edge": False, "constant": True, "wrap": False, "reflect": False, "symmetric": False, "checked": False}
 
 
 # -- declarations -----------------------------------------------------------------------------------------------------
