@@ -41,7 +41,7 @@ def test_every_script_meets_several_sizes() -> None:
     for case in CASES:
         draws[case.script] = draws.get(case.script, 0) + 1
     single = {name for name, count in draws.items() if count < 2}
-    assert all(name.startswith("logsumexp_infinite") for name in single)
+    assert all("logsumexp_infinite" in name for name in single)
 
 
 def test_the_same_case_draws_the_same_inputs() -> None:

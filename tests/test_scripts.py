@@ -11,7 +11,7 @@ from loopfuse.bind import Given
 from loopfuse.diag import Source
 from loopfuse.driver import Checked, Lowered, bind_program, compile_source, execute, lower_program
 from tests.oracles.core import DTYPES, ROOT, Case, agrees
-from tests.oracles.table import EXAMPLES, LIBRARY, SCRIPTS
+from tests.oracles.table import BUILTINS, EXAMPLES, LIBRARY, SCRIPTS
 
 
 @cache
@@ -44,6 +44,11 @@ def test_script(case: Case) -> None:
 
 @pytest.mark.parametrize("case", LIBRARY, ids=lambda c: c.id)
 def test_library(case: Case) -> None:
+    _check(case)
+
+
+@pytest.mark.parametrize("case", BUILTINS, ids=lambda c: c.id)
+def test_builtin(case: Case) -> None:
     _check(case)
 
 

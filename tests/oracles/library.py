@@ -45,7 +45,7 @@ def library(name: str, source: str, make: Callable[[Rng, Values, str], dict[str,
         def inputs(r: Rng, v: Values, dtype: str = dtype) -> dict[str, Array]:
             return make(r, v, dtype)
 
-        CASES.extend(cases(f"{name}_{dtype}/lib.lf", inputs, expected, named, draws, tols=tols,
+        CASES.extend(cases(f"lib/{name}_{dtype}.lf", inputs, expected, named, draws, tols=tols,
                            source=source.replace("F[", f"{dtype}[").strip() + "\n", **rest))  # fmt: skip
 
 

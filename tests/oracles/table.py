@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.oracles import images, library, matrices, rows, sequences, shown, tables
+from tests.oracles import builtins, images, library, matrices, more_builtins, rows, sequences, shown, tables
 from tests.oracles.core import Case
 
 SCRIPTS: list[Case] = [
@@ -10,4 +10,5 @@ SCRIPTS: list[Case] = [
 ]  # fmt: skip
 LIBRARY: list[Case] = library.CASES
 EXAMPLES: list[Case] = shown.CASES
-CASES: list[Case] = [*SCRIPTS, *LIBRARY, *EXAMPLES]
+BUILTINS: list[Case] = [*builtins.CASES, *more_builtins.CASES]
+CASES: list[Case] = [*SCRIPTS, *LIBRARY, *EXAMPLES, *BUILTINS]
