@@ -228,9 +228,9 @@ def float_floordiv(a: Array, b: Array) -> Array:
     low = ((dividend - product) - error + missing) / divisor
     high, low = (np.ldexp(v, exponent - shift) for v in two_sum(high, low))
     floor = np.where(np.isinf(high), high, high + (low - down))
+    floor = np.where(np.isinf(b), np.where(down, -1.0, 0.0), floor)
     floor = np.where(floor == 0, np.copysign(0.0, np.copysign(1.0, a) * np.copysign(1.0, b)), floor)
-    floor = np.where(np.isinf(b) & np.isfinite(a), np.where(down, -1.0, floor), floor)
-    return np.asarray(np.where((b == 0) | np.isnan(rest), np.where(b == 0, a / b, np.nan), floor))
+    return np.asarray(np.where(b == 0, a / b, np.where(np.isnan(rest), np.nan, floor)))
 
 
 def fma(a: Array, b: Array, c: Array, dtype: DType) -> Array:

@@ -216,7 +216,10 @@ def test_remainder_and_floor_quotient(dtype: DType) -> None:
     rest, quotient = run("mod", x[:, None], x[None]), run("floordiv", x[:, None], x[None])
     values = x.astype(np.float64).tolist()
     for (n, a), (m, b) in product(enumerate(values), enumerate(values)):
-        if not finite(a, b) or b == 0:
+        if not finite(a, b) or b == 0:  # as NumPy has it
+            pair = np.array([a]), np.array([b])
+            assert same(rest[n : n + 1, m], np.remainder(*pair).astype(dtype.numpy)).all(), (a, b)
+            assert same(quotient[n : n + 1, m], np.floor_divide(*pair).astype(dtype.numpy)).all(), (a, b)
             continue
         floor = Fraction(a) // Fraction(b)
         exact = Fraction(a) - floor * Fraction(b)
