@@ -256,3 +256,20 @@ CASES += cases(
     [Draw(sizes={"H": 24, "W": 37, "ITERS": 20}), Draw(sizes={"H": 3, "W": 2, "ITERS": 5})],
     defaults={"H": 240, "W": 360, "ITERS": 64}, tol=Tol(0, 0, odd=0.05),
 )  # fmt: skip
+
+
+# -- 24_edges ---------------------------------------------------------------------------------------------------------
+
+
+def edges(v: Values) -> dict[str, Any]:
+    grey = v.img @ np.array([0.299, 0.587, 0.114]) / 255
+    soft = ndimage.gaussian_filter(grey, v.sigma, radius=4, mode="mirror")
+    slope = np.hypot(ndimage.sobel(soft, axis=0, mode="mirror"), ndimage.sobel(soft, axis=1, mode="mirror")) / 8
+    return {"out": np.rint(255 * np.clip(8 * slope, 0, 1)).astype(int)}
+
+
+CASES += cases("examples/24_edges.lf", lambda r, v: {"img": photo("coffee.png")}, edges, {"out": "u8"},
+               [Draw({"H": 200, "W": 300}, note="coffee")], defaults={"sigma": 1.5}, tol=GREY)  # fmt: skip
+CASES += cases("examples/24_edges.lf", lambda r, v: {"img": integers(r, 0, 256, v.H, v.W, 3, dtype="u8")}, edges,
+               {"out": "u8"}, [Draw({"H": 7, "W": 5}, params={"sigma": 0.8}), Draw({"H": 1, "W": 3})],
+               defaults={"sigma": 1.5}, tol=Tol(0, 0, 0.1, 1))  # fmt: skip
