@@ -48,11 +48,15 @@ def covered(memory: Memory) -> Iterator[Problem]:
     """Every element is written: as many are stored, each once, as there are.
 
     Where that number is not known (a condition, bounds that are data) no first or last element of an axis may be left
-    out for certain.
+    out for certain. Of a buffer that each iteration of a loop has for itself, the window is written.
     """
     for buffer in memory.v.program.buffers:
         stores = memory.v.stores.get(buffer.id, [])
-        if not stores or any(private(buffer, s.frame) for s in stores):
+        if not stores:
+            continue
+        if any(private(buffer, s.frame) for s in stores):
+            if len(stores) == 1 and not _fills(memory, buffer, stores[0]):
+                yield f"the store may leave out elements of the window of `{buffer.id}`", stores[0].site
             continue
         counts = [_count(memory, s) for s in stores]
         known = [c for c in counts if c is not None]
@@ -87,6 +91,28 @@ def _count(memory: Memory, store: Access) -> Poly | None:
         whole = any(y == name for y, _ in tiles)
         total = total * (length if whole or dim.step == ONE else (length + dim.step - 1) // dim.step)
     return total
+
+
+def _fills(memory: Memory, buffer: Buffer, store: Access) -> bool:
+    """Whether a store reaches every element of the window, axis by axis."""
+    inner = store.frame
+    mine = private(buffer, inner)
+    ranging = {n: d for n, d in dims(inner).items() if n not in mine}
+    for sub, (lows, highs) in zip(store.polys, buffer.window or (), strict=True):
+        moving = [n for n in ranging if sub is not None and n in sub.names]
+        if sub is None or len(moving) > 1:
+            return False
+        first, last = [sub], [sub + 1]
+        if moving:
+            dim, offset = ranging[moving[0]], sub - Poly.of(moving[0])
+            if moving[0] in offset.names or dim.step != ONE:
+                return False
+            first, last = [p + offset for p in dim.lo], [p + offset for p in dim.hi]
+        if not all(any(memory.nonneg(low - p, inner) for low in lows) for p in first):
+            return False
+        if not all(any(memory.nonneg(p - high, inner) for high in highs) for p in last):
+            return False
+    return not any(f.loop.where is not None for f in (inner.chain() if inner else ()))
 
 
 def _tiled(outer: Dim, inner: Dim) -> bool:
