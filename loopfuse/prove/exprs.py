@@ -18,6 +18,10 @@ from loopfuse.prove.state import NO_TAGS, Opaque, State, Tags
 from loopfuse.sizes import ONE, Poly
 
 Value = tuple[Poly, Tags]
+_TAME = frozenset(
+    ("minimum", "maximum", "clip", "abs", "sign", "bitand", "bitor", "bitxor", "floordiv", "mod", "shr", "popcount",
+     "where")
+)  # fmt: skip
 _DEPTH = 6
 
 
@@ -271,6 +275,8 @@ def _atom(state: State, e: Expr) -> Poly:
         while name in ctx.opaque:
             name += "'"
         names, data = expr_names(state, e)
+        # a value that may have wrapped is no index any more: what is taken for granted of those does not hold of it
+        data = data or (isinstance(e, Op) and e.op not in _TAME)
         ctx.keys[key] = name
         ctx.opaque[name] = Opaque(e, names, data)
     return Poly.of(name)

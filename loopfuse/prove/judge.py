@@ -90,7 +90,7 @@ def _shown(state: State, poly: Poly, upper: bool) -> Poly | None:
 def _sufficient(state: State, side: Poly) -> Tags | None:
     """Conditions on sizes under which `side >= 0`, as tags, or None where none can be found."""
     why = proves(state, side, conditional=True)
-    if why is not None:
+    if why is not None and not any(isinstance(t, Poly) and proves(state, -t - 1) is not None for t in why):
         return why
     if state.depends_on_data(side) or state.unsure & state.ctx.free_names(side):
         return None
