@@ -113,4 +113,5 @@ def ulps(found: Array, exact: Array, dtype: DType) -> Array:
     exact_kept = np.where(np.abs(exact) > past, np.copysign(past, exact), exact)
     unit = ops.spacing(np.abs(exact_kept).astype(np.float64), dtype)
     error = np.abs(wide - exact_kept) / unit
-    return np.where(np.isnan(exact) & np.isnan(wide), 0.0, np.where(np.isnan(exact) | np.isnan(wide), np.inf, error))
+    agree = (np.isnan(exact) & np.isnan(wide)) | (wide == exact_kept)
+    return np.where(agree, 0.0, np.where(np.isnan(exact) | np.isnan(wide), np.inf, error))
