@@ -269,6 +269,10 @@ def test_json(shell: Shell) -> None:
     assert record["shape"] == [2]
     assert (record["nan"], record["count"], record["max"]) == (1, 2, "inf")
     assert "f32[2]" in shell.err
+    shell.write("big.lf", "input k: i64[N]  output y = k + 1  output b = k > 0")
+    np.save(shell.folder / "k.npy", np.array([2**53, -1]))
+    assert shell("run", "big.lf", "k=k.npy", "--json", "--print", "full") == 0
+    assert [r["values"] for r in shell.records()] == [[2**53 + 1, 0], [True, False]]
     assert shell("run", "chain.lf", "x=no.npy", "--json") == 1
     (record,) = shell.records()
     assert record["code"] == "LF0510"

@@ -11,7 +11,7 @@ from loopfuse.bind import Given
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import OK, Context
 from loopfuse.cli.scripts import read_script
-from loopfuse.cli.summary import describe, show_values, summarize
+from loopfuse.cli.summary import describe, plain_values, show_values, summarize
 from loopfuse.diag import UserError, error
 from loopfuse.files import Place, save_all
 from loopfuse.frontend.typed import TypedProgram
@@ -124,7 +124,7 @@ def _report(context: Context, how: str, results: list[tuple[str, Array, bool]]) 
     for name, array, shown in results:
         facts = summarize(array)
         terminal.record({"kind": "show" if shown else "output", "name": name, **facts,
-                         **({"values": array.astype(float).tolist()} if how == "full" else {})})  # fmt: skip
+                         **({"values": plain_values(array)} if how == "full" else {})})  # fmt: skip
         if how != "none" or shown:
             terminal.result(f"{name:<{width}}  {describe(facts)}")
         if how == "full" or shown:

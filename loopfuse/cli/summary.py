@@ -46,3 +46,9 @@ def show_values(array: Array, full: bool) -> str:
     """The values; the middle of a large array is left out unless `full`."""
     threshold = array.size + 1 if full else 1000
     return np.array2string(array, threshold=threshold, max_line_width=100, separator=", ")
+
+
+def plain_values(array: Array) -> Any:
+    """Nested lists of Python numbers, exact."""
+    dtype = of_numpy(array.dtype)
+    return (array.astype(np.float64) if dtype is not None and dtype.is_float else array).tolist()
