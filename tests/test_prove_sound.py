@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from prove_terms import Terms, known
 from scipy.optimize import linprog
 
-from loopfuse.prove import exprs
+from loopfuse.dtypes import BOOL, I64
+from loopfuse.ir import Op
+from loopfuse.prove import exprs, judge
 from loopfuse.prove.linear import Row, infeasible
+from loopfuse.sizes import Poly
 
 
 @settings(max_examples=50, deadline=None)
@@ -66,4 +69,19 @@ def test_look_through_is_bounded() -> None:
     defs = {f"d{k}": ("i", f"d{k - 1}[i] + d{k - 1}[i + 1]") for k in range(1, 40)}
     facts = known(terms, "N", "", "n in 0..N", defs=defs)
     poly = facts.poly(terms.expr("d39[n]"))
+    assert judge(facts, terms.expr("d39[n]"), terms.poly("N")).verdict == "checked"
     assert poly is not None and exprs._DEPTH < 39
+
+
+def test_deep_expressions_are_left_alone() -> None:
+    """Expressions too deep to be read say nothing, as values, conditions, definitions and lets."""
+    terms = Terms({"v": "i64", "d": "i64"}, {"t": "i64"})
+    deep, cond = terms.expr("v[0]"), terms.expr("v[0] < 3")
+    for _ in range(3000):
+        deep, cond = Op("add", (deep, terms.expr("v[1]")), I64), Op("or", (cond, terms.expr("v[1] > 5")), BOOL)
+    facts = known(terms, "N", "", "n in 0..N").define("d", ("i",), deep).let("t", deep).assume(cond)
+    facts = facts.assume(cond, False).assume(Op("and", (terms.expr("n > 0"), cond), BOOL))
+    assert facts.poly(deep) is None and facts.bounds(deep, frozenset("N")) == ((), ())
+    assert judge(facts, deep, Poly.of("N")).verdict == "checked"
+    assert judge(facts, terms.expr("d[n] + t"), Poly.of("N")).verdict == "checked"
+    assert judge(facts, terms.expr("n - 1"), Poly.of("N")).verdict == "proved"

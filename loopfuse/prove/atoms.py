@@ -12,7 +12,7 @@ from loopfuse.dtypes import DType
 from loopfuse.ir import Expr, Load, Op, Ref, Select
 from loopfuse.prove.conditions import formula
 from loopfuse.prove.entail import positive, proves_fast
-from loopfuse.prove.exprs import integer, looked_through
+from loopfuse.prove.exprs import deeper, integer, looked_through
 from loopfuse.prove.floats import Limit, interval, promised
 from loopfuse.prove.state import NO_TAGS, Alternative, Bounds, Derived, Fact, Split, State, Tags
 from loopfuse.sizes import ZERO, Poly
@@ -94,11 +94,8 @@ def _load(state: State, e: Expr, value: Poly) -> Derived:
             facts += [Fact(b - value, tags) for b in hi if _all_nonneg(state, [b - v for v in outside])]
     inside = looked_through(state, e)
     if inside is not None and inside.dtype.is_int:
-        state.ctx.depth += 1
-        try:
+        with deeper(state):
             found = integer(state, inside)
-        finally:
-            state.ctx.depth -= 1
         if found is not None and found[0] != value:
             facts += equal(value, found[0], found[1])
     return Derived(tuple(facts))

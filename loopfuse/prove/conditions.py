@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from loopfuse.dtypes import BOOL
 from loopfuse.ir import Const, Expr, Load, Op, Ref, Select
-from loopfuse.prove.exprs import expr_names, integer, looked_through
+from loopfuse.prove.exprs import deeper, expr_names, integer, looked_through, may_look
 from loopfuse.prove.state import NO_TAGS, Alternative, Fact, State
 from loopfuse.sizes import Poly
 
@@ -63,13 +63,11 @@ def formula(state: State, cond: Expr, truth: bool) -> Formula:
     if isinstance(cond, Load):
         inside = looked_through(state, cond)
         if inside is not None:
-            state.ctx.depth += 1
-            try:
+            with deeper(state):
                 return formula(state, inside, truth)
-            finally:
-                state.ctx.depth -= 1
-    if isinstance(cond, Ref) and cond.id in state.lets:
-        return formula(state, state.lets[cond.id], truth)
+    if isinstance(cond, Ref) and cond.id in state.lets and may_look(state):
+        with deeper(state):
+            return formula(state, state.lets[cond.id], truth)
     if isinstance(cond, Select):
         return _select(state, cond.cond, cond.then, cond.other, truth)
     if isinstance(cond, Op):

@@ -6,7 +6,8 @@ for granted for the small multiples of indices, sizes and params that 32 and 64 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from loopfuse.constants import to_number
@@ -22,7 +23,42 @@ _TAME = frozenset(
     ("minimum", "maximum", "clip", "abs", "sign", "bitand", "bitor", "bitxor", "floordiv", "mod", "shr", "popcount",
      "where")
 )  # fmt: skip
-_DEPTH = 6
+_DEPTH = 5  # definitions looked through inside each other
+_DEEPEST = 40  # operations inside each other that are still read
+_DEEPEST_DEFINITION = 20
+
+
+def readable(e: Expr, definition: bool = False) -> bool:
+    """Whether an expression is shallow enough to be read (recursively) by the prover."""
+    level = [e]
+    for _ in range(_DEEPEST_DEFINITION if definition else _DEEPEST):
+        below: list[Expr] = []
+        for at in level:
+            if isinstance(at, Op):
+                below += at.args
+            elif isinstance(at, Load):
+                below += at.subs
+            elif isinstance(at, Select):
+                below += (at.cond, at.then, at.other)
+        if not below:
+            return True
+        level = below
+    return False
+
+
+@contextmanager
+def deeper(state: State) -> Iterator[None]:
+    """One more definition inside the definitions that are looked through."""
+    state.ctx.depth += 1
+    try:
+        yield
+    finally:
+        state.ctx.depth -= 1
+
+
+def may_look(state: State) -> bool:
+    """Whether another definition may be looked through here."""
+    return state.ctx.depth < _DEPTH
 
 
 def integer(state: State, e: Expr) -> Value | None:
@@ -47,11 +83,8 @@ def _integer(state: State, e: Expr) -> Value:
     if isinstance(e, Load):
         inside = looked_through(state, e)
         if inside is not None and e.buffer not in state.ranges:
-            state.ctx.depth += 1
-            try:
+            with deeper(state):
                 value = integer(state, inside)
-            finally:
-                state.ctx.depth -= 1
             if value is not None:
                 return value
         return _atom(state, e), NO_TAGS
@@ -179,7 +212,7 @@ def _modest(poly: Poly, dtype: DType) -> bool:
 
 def looked_through(state: State, e: Load) -> Expr | None:
     """The definition of the element that is read, or None."""
-    if e.buffer not in state.defs or any(e.modes) or state.ctx.depth >= _DEPTH:
+    if e.buffer not in state.defs or any(e.modes) or not may_look(state):
         return None
     indices, value = state.defs[e.buffer]
     if len(indices) != len(e.subs):
@@ -204,11 +237,11 @@ def _instantiate(state: State, e: Expr, mapping: Mapping[str, Poly], place: str)
         for name in poly.names:
             if name in mapping:
                 values[name] = mapping[name]
-            elif name in state.lets and state.ctx.depth < 2 * _DEPTH:
-                state.ctx.depth += 1
-                let = integer(state, state.lets[name])
-                values[name] = affine(let[0]) if let and not let[1] else Poly.of(_local(state, name, mapping, place))
-                state.ctx.depth -= 1
+            elif name in state.lets and may_look(state):
+                with deeper(state):
+                    let = integer(state, state.lets[name])
+                    exact = let is not None and not let[1]
+                    values[name] = affine(let[0]) if let and exact else Poly.of(_local(state, name, mapping, place))
             elif _is_local(state, name):
                 values[name] = Poly.of(_local(state, name, mapping, place))
         return poly.subs(values)
@@ -223,18 +256,16 @@ def _instantiate(state: State, e: Expr, mapping: Mapping[str, Poly], place: str)
         if isinstance(e, Select):
             return Select(walk(e.cond), walk(e.then), walk(e.other), span=e.span)
         if isinstance(e, Ref):
-            if e.id in state.lets and state.ctx.depth < 2 * _DEPTH:
-                return walk(state.lets[e.id])
+            if e.id in state.lets and may_look(state):
+                with deeper(state):
+                    return walk(state.lets[e.id])
             name = _local(state, e.id, mapping, place)
             state.ctx.opaque.setdefault(name, Opaque(Ref(name, e.dtype), _names_of(mapping) | {name}, True))
             return Ref(name, e.dtype, span=e.span)
         return e
 
-    state.ctx.depth += 1
-    try:
+    with deeper(state):
         return walk(e)
-    finally:
-        state.ctx.depth -= 1
 
 
 def _names_of(mapping: Mapping[str, Poly]) -> frozenset[str]:

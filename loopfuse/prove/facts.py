@@ -12,7 +12,7 @@ from loopfuse.prove.bounds import extremes
 from loopfuse.prove.conditions import formula
 from loopfuse.prove.entail import positive, proves, proves_plain
 from loopfuse.prove.equalities import with_quotient, with_zero
-from loopfuse.prove.exprs import expr_names, integer
+from loopfuse.prove.exprs import expr_names, integer, readable
 from loopfuse.prove.state import Bounds, Context, Fact, Fresh, Loop, State, Tags
 from loopfuse.sizes import ONE, ZERO, Poly, Quot
 
@@ -41,11 +41,15 @@ class Facts:
 
     def define(self, buffer: str, indices: tuple[str, ...], value: Expr) -> Facts:
         """A definition that may be looked through: `buffer[indices] = value` (masks, integers, float coordinates)."""
+        if not readable(value, definition=True):
+            return self
         return Facts(self.state.derive(defs={**self.state.defs, buffer: (indices, value)}))
 
     def let(self, id: str, value: Expr) -> Facts:
         """`Ref(id)`, or the name `id` in an affine expression, equals `value`."""
         state = _forget(self.state, id)
+        if not readable(value, definition=True):
+            return Facts(state)
         state = state.derive(lets={**state.lets, id: value})
         found = integer(state, value)
         if found is None or id in state.ctx.free_names(found[0]):
@@ -98,24 +102,17 @@ class Facts:
 
     def assume(self, cond: Expr, truth: bool = True) -> Facts:
         """A condition that holds here (or, with `truth` false, does not); parts that are not understood are skipped."""
-        if isinstance(cond, Op) and cond.op in (("and", "bitand") if truth else ("or", "bitor")):
-            return self.assume(cond.args[0], truth).assume(cond.args[1], truth)
-        if isinstance(cond, Op) and cond.op in ("not", "invert"):
-            return self.assume(cond.args[0], not truth)
-        said = formula(self.state, cond, truth)
         state = self.state
-        for fact in said.equal:
-            state = with_zero(state, fact)
-        state = state.with_facts(said.facts)
-        unequal = tuple(f for f in map(state.normal_fact, said.unequal) if not (f.poly.is_const and f.poly.constant))
-        splits = tuple(tuple(tuple(map(state.normal_fact, a)) for a in s) for s in said.splits)
-        if not (unequal or splits or said.unsure - state.unsure):
-            return Facts(state)
-        return Facts(
-            state.derive(
-                unequal=(*state.unequal, *unequal), splits=(*state.splits, *splits), unsure=state.unsure | said.unsure
-            )
-        )
+        pending = [(cond, truth)]
+        while pending:
+            part, truth = pending.pop()
+            if isinstance(part, Op) and part.op in (("and", "bitand") if truth else ("or", "bitor")):
+                pending += [(part.args[1], truth), (part.args[0], truth)]
+            elif isinstance(part, Op) and part.op in ("not", "invert"):
+                pending.append((part.args[0], not truth))
+            else:
+                state = _assumed(state, part, truth)
+        return Facts(state)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -151,7 +148,7 @@ class Facts:
 
     def poly(self, e: Expr) -> Poly | None:
         """The exact value of an integer expression, opaque parts as atoms; None for another type."""
-        found = integer(self.state, e)
+        found = integer(self.state, e) if readable(e) else None
         if found is None:
             return None
         self._note(found[1], answer=True)
@@ -159,7 +156,7 @@ class Facts:
 
     def bounds(self, e: Expr, keep: frozenset[str]) -> Bounds:
         """Inclusive bounds (greatest of lows, least of highs) that mention only names in `keep`; empty if unknown."""
-        found = integer(self.state, e)
+        found = integer(self.state, e) if readable(e) else None
         if found is None:
             return (), ()
 
@@ -218,6 +215,23 @@ def _splits(num: Poly, den: Poly) -> list[tuple[Poly, Poly]]:
         return [(whole, num - whole * den)]
     whole, rest = num.split(den)
     return [(whole, rest)]
+
+
+def _assumed(state: State, cond: Expr, truth: bool) -> State:
+    """The state where a condition that is no conjunction holds."""
+    if not readable(cond):
+        return state.derive(unsure=state.unsure | expr_names(state, cond)[0])
+    said = formula(state, cond, truth)
+    for fact in said.equal:
+        state = with_zero(state, fact)
+    state = state.with_facts(said.facts)
+    unequal = tuple(f for f in map(state.normal_fact, said.unequal) if not (f.poly.is_const and f.poly.constant))
+    splits = tuple(tuple(tuple(map(state.normal_fact, a)) for a in s) for s in said.splits)
+    if not (unequal or splits or said.unsure - state.unsure):
+        return state
+    return state.derive(
+        unequal=(*state.unequal, *unequal), splits=(*state.splits, *splits), unsure=state.unsure | said.unsure
+    )
 
 
 def _strided(state: State, name: str, lo: Poly, hi: tuple[Poly, ...], step: int) -> State:

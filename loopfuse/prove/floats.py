@@ -15,7 +15,7 @@ from loopfuse.constants import constant, to_number
 from loopfuse.dtypes import DType
 from loopfuse.ir import Const, Expr, Load, Op, Ref, Select
 from loopfuse.prove.entail import proves_fast
-from loopfuse.prove.exprs import integer, looked_through
+from loopfuse.prove.exprs import deeper, integer, looked_through, may_look
 from loopfuse.prove.state import NO_TAGS, State, Tags
 from loopfuse.sizes import Poly
 
@@ -43,13 +43,11 @@ def interval(state: State, e: Expr) -> Interval:
         inside = looked_through(state, e)
         if inside is None:
             return Interval()
-        state.ctx.depth += 1
-        try:
+        with deeper(state):
             return interval(state, inside)
-        finally:
-            state.ctx.depth -= 1
-    if isinstance(e, Ref):
-        return interval(state, state.lets[e.id]) if e.id in state.lets else Interval()
+    if isinstance(e, Ref) and e.id in state.lets and may_look(state):
+        with deeper(state):
+            return interval(state, state.lets[e.id])
     if isinstance(e, Select):
         return _hull(interval(state, e.then), interval(state, e.other))
     if isinstance(e, Op):

@@ -9,7 +9,7 @@ from typing import Literal
 from loopfuse.ir import Expr
 from loopfuse.prove.bounds import direction, extremes, limits, settled
 from loopfuse.prove.entail import proves
-from loopfuse.prove.exprs import integer
+from loopfuse.prove.exprs import integer, readable
 from loopfuse.prove.facts import Facts
 from loopfuse.prove.state import NO_TAGS, State, Tags
 from loopfuse.sizes import Poly
@@ -39,7 +39,7 @@ class Judgement:
 def judge(facts: Facts, sub: Expr, extent: Poly) -> Judgement:
     """The verdict on `0 <= sub < extent`."""
     state = facts.state
-    found = integer(state, sub)
+    found = integer(state, sub) if readable(sub) else None
     if found is None:
         return Judgement("checked", low_failed=True, high_failed=True)
     poly, tags = state.normal(found[0]), found[1]
