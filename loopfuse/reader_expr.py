@@ -21,10 +21,11 @@ from loopfuse.sizes import Poly
 
 T = TypeVar("T")
 MOST_NESTING = 80
+MOST_DIGITS, MOST_EXPONENT = 400, 4
 MODES = ("edge", "constant", "wrap", "reflect", "symmetric", "checked")
 _DTYPE = "|".join(sorted(DTYPES, key=len, reverse=True))
 _TOKEN = re.compile(
-    rf"""[ \t]+
+    rf"""[ \t\r]+
   | (?P<comment>\#.*)
   | (?P<string>"(?:[^"\\]|\\.)*")
   | (?P<const>(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|(?:inf|nan(?::0x[0-9a-fA-F]+)?):|bits:0x[0-9a-f]+:)(?:{_DTYPE})(?!\w))
@@ -129,8 +130,15 @@ class Cursor:
         token = self.token
         if token.kind != "int":
             self.fail("expected a number")
+        return -self._digits() if negative else self._digits()
+
+    def _digits(self) -> int:
+        """Read the number that is next."""
+        token = self.token
+        if len(token.text) > MOST_DIGITS:
+            self.fail("the number is too long", token)
         self.at += 1
-        return -int(token.text) if negative else int(token.text)
+        return int(token.text)
 
     def string(self) -> str:
         """Read a quoted string."""
@@ -196,8 +204,7 @@ class Cursor:
     def _factor(self) -> Poly:
         token = self.token
         if token.kind == "int":
-            self.at += 1
-            return Poly.of(int(token.text))
+            return Poly.of(self._digits())
         if token.kind == "id":
             return Poly.of(self.name())
         if self.take("-"):
@@ -288,6 +295,9 @@ class Cursor:
         dtype = DTYPES[name]
         self.at += 1
         body = text[: -len(name)].removesuffix(":")
+        exponent = "" if ":" in body else body.lower().partition("e")[2].lstrip("+-")
+        if len(body) > MOST_DIGITS or len(exponent) > MOST_EXPONENT:
+            self.fail("the number is too long", token)
         if body.startswith("bits:"):
             return Const(int(body[5:], 16), dtype, span=self.span(first))
         try:

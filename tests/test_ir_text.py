@@ -99,6 +99,7 @@ def test_constants_are_readable() -> None:
     for text, bits in shown.items():
         assert print_const(bits, F32) == text
         assert expr(text) == Const(bits, F32)
+    assert expr("nan:0xffe00001:f32") == Const(0xFFE00001, F32)
     assert print_const(255, DTYPES["i8"]) == "-1i8"
     assert [print_const(b, BOOL) for b in (0, 1)] == ["false", "true"]
 
@@ -354,6 +355,7 @@ def test_comments_and_blank_lines_mean_nothing() -> None:
     bare = DECLARED + "par i < M\n  y[i] = x[i]\n"
     spaced = "\n# top\n" + bare.replace("\n", "   # note\n\n     # more\n")
     assert parse_program(spaced) == parse_program(bare)
+    assert parse_program(bare.replace("\n", "\r\n")) == parse_program(bare)
 
 
 def test_nodes_know_where_they_were_read() -> None:
