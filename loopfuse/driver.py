@@ -241,10 +241,9 @@ def _check_memory(program: Program, bound: Bound, allowed: int) -> int:
 
 
 def _fault(fault: reference.Fault) -> Diagnostic:
-    place = f" in `{fault.span.text}`" if fault.span else ""
+    what = f"`{fault.span.text}`" if fault.span else f"a subscript of `{fault.buffer}`"
     times = "once" if fault.count == 1 else f"{fault.count} times"
-    return error("LF0704", f"a subscript of `{fault.buffer}` went outside the array{place}, {times}", fault.span,
-                 "outside for some element",
+    return error("LF0704", f"{what} went outside its array, {times}", fault.span, "outside for some element",
                  notes=["the access was not performed, and the results were dropped"])  # fmt: skip
 
 

@@ -23,12 +23,13 @@ MODULES = {
 # Groups on one line do not import each other. What stands above a name is what may use it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("sizes", "dtypes", "diag", "memory"),
-    ("constants", "numerics", "spelling", "bugs"),
+    ("constants", "spelling", "bugs"),
+    ("numerics",),
     ("special",),
     ("oprow",),
     ("ops",),
     ("ir",),
-    ("rewrite", "generate"),
+    ("rewrite", "generate", "opdoc"),
     ("rules", "prove", "printer", "formats"),
     ("reader_expr",),
     ("reader", "verify", "files"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from loopfuse import ops
@@ -13,9 +13,14 @@ from loopfuse.frontend import ast
 from loopfuse.frontend.check.convert import Convert, describe
 from loopfuse.frontend.check.core import cast
 from loopfuse.frontend.check.values import Array, Function, Modes, Poison, Scalar, Subs, Tuple, Value, View, WeakInt
-from loopfuse.ir import Affine, Const, Expr, Mode, Op, Select
+from loopfuse.ir import Affine, Const, Expr, Load, Mode, Op, Select
 from loopfuse.prove import Judgement, judge
 from loopfuse.sizes import ONE, ZERO, Poly
+
+
+def marked(e: Expr, span: Span) -> Expr:
+    """A read with a mode knows its place, for the report of a fault."""
+    return replace(e, span=span) if isinstance(e, Load) and any(e.modes) else e
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +338,7 @@ class Index(Convert):
             if isinstance(one, Gathered):
                 gather_modes = (self.judge_gather(one, array.shape[k], node, k),)
         if all(isinstance(a, Fixed) for a in axes):
-            e = array.at(tuple(a.sub for a in kept if isinstance(a, Fixed)), modes)
+            e = marked(array.at(tuple(a.sub for a in kept if isinstance(a, Fixed)), modes), node.span)
             return Scalar(e, array.depth + 1 if not array.free else 0)
         shape: list[Poly] = []
         moded: list[bool] = []
@@ -367,7 +372,7 @@ class Index(Convert):
                     inner.append(cast(a.index.at(index, ()), I64))
                     inner_modes.append(gather_modes[0])
                     [next(theirs) for _ in range(a.index.rank)]
-            return array.at(tuple(inner), tuple(inner_modes))
+            return marked(array.at(tuple(inner), tuple(inner_modes)), node.span)
 
         free = array.free and not any(isinstance(a, Gathered) for a in axes)
         return Array(
