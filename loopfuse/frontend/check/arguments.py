@@ -49,11 +49,13 @@ class Calling(Products):
         if name in ops.FUNCTIONS and not hasattr(self, f"call_{name}"):
             return self.elementwise(ops.FUNCTIONS[name], node)
         if name in CUMULATIVE:
-            return self.cumulative(name, **self.matched(name, node, ("x",), ("axis", "dtype")))
+            return self.cumulative(name, **self.matched(name, node, ("x",), ("axis", "dtype"), by_name=True))
         if name in ARRAY_FORMS:
             self.open_reductions.append(node)
             try:
-                return self.reduction(name, **self.matched(name, node, ("x",), ("axis", "keepdims", "dtype", "ddof")))
+                return self.reduction(
+                    name, **self.matched(name, node, ("x",), ("axis", "keepdims", "dtype", "ddof"), by_name=True)
+                )
             finally:
                 self.open_reductions.pop()
         if name in VIEWS:
@@ -75,8 +77,8 @@ class Calling(Products):
         return (*own, *ops.FUNCTIONS, *CUMULATIVE, *ARRAY_FORMS, *VIEWS, *DTYPES)
 
     def matched(self, name: str, node: ast.Call, required: tuple[str, ...], optional: tuple[str, ...],
-                variadic: bool = False) -> dict[str, Any]:  # fmt: skip
-        """The arguments of a call by parameter."""
+                variadic: bool = False, by_name: bool = False) -> dict[str, Any]:  # fmt: skip
+        """The arguments of a call by parameter; `by_name` if the optional ones must be named."""
         order = (*required, *optional)
         usage = f"{name}({', '.join((*required, *(['...'] if variadic else []), *(f'{o}=' for o in optional)))})"
         given: dict[str, Any] = {}
@@ -84,6 +86,11 @@ class Calling(Products):
         if variadic:
             given["rest"] = positional[len(required) :]
             positional = positional[: len(required)]
+        if by_name and len(positional) > len(required):
+            two = {"max": "maximum", "min": "minimum"}.get(name)
+            a, b = (p.span.text for p in positional[:2])
+            self.fail("LF0217", f"`{name}` reduces one array", positional[1].span, "a second argument has no meaning here",
+                      fix=f"{two}({a}, {b}) compares two" if two else usage)  # fmt: skip
         if len(positional) > len(order):
             self.fail(
                 "LF0217",

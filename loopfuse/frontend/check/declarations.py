@@ -245,7 +245,7 @@ class Declarations(Statements):
         entry = self.scope.values.get(name)
         if entry is not None and not isinstance(entry.value, Poison):
             self.fail(
-                "LF0205", f"`{name}` is defined twice", span, f"already a {entry.what}", (entry.span, "defined here")
+                "LF0205", f"`{name}` is defined twice", span, f"already {entry.described}", (entry.span, "defined here")
             )
 
     def declare_inputs(self, script: ast.Script) -> None:

@@ -73,7 +73,7 @@ class Definitions(Exprs):
         if entry is None:
             return
         if entry.what in ("size", "param", "dim", "index"):
-            self.fail("LF0205", f"`{name}` is already a {entry.what}", span, "defined again", (entry.span, "defined here"),
+            self.fail("LF0205", f"`{name}` is already {entry.described}", span, "defined again", (entry.span, "defined here"),
                       fix="choose another name")  # fmt: skip
         if entry.what == "input":
             self.warn(
@@ -200,13 +200,14 @@ class Definitions(Exprs):
                     value = self.declared_element(node, type_, value, tuple(d.hi[0] for d in dims))
             finally:
                 self.equation = before
+            self.extents_are_sizes(dims)
             shape = tuple(d.hi[0] for d in dims)
-            for d in dims:
-                self.fits(d.hi[0], f"the extent of `{d.id}`", d.span or lhs.span)
             subs = tuple(Affine(Poly.of(d.id)) for d in dims)
             around, extents, lead = self.surroundings(value, tuple(dims), node.span)
             buffer = self.declare(lhs.name, value.dtype, (*extents, *shape), lhs.name_span)
             self.define(buffer, (*around, *dims), (*self.trip_subs(), *lead, *subs), value, lhs.span)
+        for d in dims:
+            self.fits(d.hi[0], f"the extent of `{d.id}`", d.span or lhs.span)
         return self.stored(buffer, value.dtype, shape, (*self.trip_subs(), *lead))
 
     def declared_element(self, node: ast.Expr, type_: ast.TypeExpr, value: Expr, shape: tuple[Poly, ...]) -> Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from loopfuse import ops
 from loopfuse.diag import Span
@@ -28,7 +29,7 @@ from loopfuse.frontend.check.values import (
     WeakFloat,
     WeakInt,
 )
-from loopfuse.ir import Affine, Const, Expr, Op, Select
+from loopfuse.ir import Affine, Const, Dim, Expr, Op, Select
 from loopfuse.sizes import Poly
 
 CONSTANTS = {"inf": math.inf, "nan": math.nan, "pi": math.pi}
@@ -410,6 +411,14 @@ class Exprs(Calls):
             self.fail("LF0404", "the rows of an array literal differ in length", node.span, "not a rectangle")
         return (len(node.items), *(shapes.pop() if shapes else ()))
 
+    def extents_are_sizes(self, dims: Sequence[Dim]) -> None:
+        """An index of an array may be bounded by sizes only: a param would make an extent known at the call."""
+        for d in dims:
+            for p in (*d.lo, *d.hi):
+                if not self.is_size(p, params=False):
+                    self.fail("LF0309", "an extent must be made of sizes", d.span, f"`{p}` is known only at the call or in a loop",
+                              fix="declare it: size K = ..., or filter: ... if i < k else 0")  # fmt: skip
+
     def comprehension(self, node: ast.Comprehension) -> Value:
         """`[e for k in 0..N]`: an array with an axis an index."""
         if node.gen.cond is not None:
@@ -424,6 +433,7 @@ class Exprs(Calls):
                 e = self.scalar_element(node.body)
             finally:
                 self.equation = before
+            self.extents_are_sizes(dims)
             bases = [self.base(d, node.span) for d in dims]
             shape = tuple(self.extent(d, b, node.span) for d, b in zip(dims, bases, strict=True))
             around, extents, lead = self.surroundings(e, tuple(dims), node.span)

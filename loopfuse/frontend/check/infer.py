@@ -164,7 +164,7 @@ class Infer(Index):
         """An index may not have the name of an array, a size or a param."""
         entry = self.scope.find(b.name)
         if entry is not None and entry.what in ("input", "size", "param", "dim", "definition"):
-            self.fail("LF0303", f"`{b.name}` is already a {entry.what}", b.span, "an index needs a name of its own",
+            self.fail("LF0303", f"`{b.name}` is already {entry.described}", b.span, "an index needs a name of its own",
                       (entry.span, "defined here"), fix=f"rename the index, say {b.name}0")  # fmt: skip
 
     def range_of(self, b: ast.Binder, uses: list[Use], roots: Sequence[Node], what: str,

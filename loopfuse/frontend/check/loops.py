@@ -172,12 +172,14 @@ class Loops(Definitions):
                       "shapes differ", (carry.span, "starts here"))  # fmt: skip
         self.store_at(carry.buffer, value, ahead, node.span)
 
-    def store_at(self, buffer: str, value: Array | Scalar, lead: tuple[Expr, ...], span: Span) -> None:
-        """Store a value behind fixed leading subscripts."""
+    def store_at(
+        self, buffer: str, value: Array | Scalar, lead: tuple[Expr, ...], span: Span, whole: bool = False
+    ) -> None:
+        """Store a value behind leading subscripts; `whole` if nothing else is stored in the buffer."""
         with self.context():
             own, subs = self.axes(value.shape if isinstance(value, Array) else ())
             e = value.at(subs, ()) if isinstance(value, Array) else value.expr
-            self.define(buffer, own, (*lead, *subs), e, span, whole=False)
+            self.define(buffer, own, (*lead, *subs), e, span, whole)
 
     def finish_carries(self, carries: list[Carried], now: tuple[Expr, ...], ahead: tuple[Expr, ...]) -> None:
         """A carry that no `next` advances is kept."""
@@ -209,7 +211,7 @@ class Loops(Definitions):
         lead = (*((self.hull(t.count, node.span), ONE) for t in self.trips[:-1]), (self.hull(count, node.span), None))
         buffer = self.declare(node.name, settled.dtype, shape, node.name_span, lead)
         emits[node.name] = (buffer, settled.dtype, shape)
-        self.store_at(buffer, settled, row, node.span)
+        self.store_at(buffer, settled, row, node.span, whole=True)
 
     # -- accum ----------------------------------------------------------------------------------------------------------------
 

@@ -160,6 +160,11 @@ class Entry:
     used: bool = False
     type: TypeExpr | None = None
 
+    @property
+    def described(self) -> str:
+        """What the name is, with its article."""
+        return f"an {self.what}" if self.what[0] in "aeiou" else f"a {self.what}"
+
 
 @dataclass(slots=True)
 class Scope:
