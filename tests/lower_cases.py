@@ -9,8 +9,8 @@ from loopfuse.frontend.typed import Prefix, Scan, Scatter, TypedProgram, Update
 from loopfuse.ir import Affine, Const, Op, Size
 from loopfuse.sizes import ZERO
 
-M, N, K, D, T, C, R = names("M N K D T C R")
-b, c, d, i, j, k, l, n, r, s, t = names("b c d i j k l n r s t")
+M, N, K, D, T, C = names("M N K D T C")
+c, d, i, j, k, n, r, s, t = names("c d i j k n r s t")
 w, x, y, z = A("w"), A("x"), A("y"), A("z")
 
 

@@ -55,6 +55,8 @@ class _Lets:
         # Where the let stands that a use at a region refers to; and the uses in a block of lets of the blocks around.
         self.target: dict[tuple[int, Region], Region] = {}
         self.needs: dict[Block, list[tuple[Node, Region]]] = {}
+        # The terms that are lets or hold one.
+        self.changed: set[int] = set()
         self.built: dict[tuple[int, Region, bool], Expr] = {}
         self.named: dict[tuple[int, Region], Ref] = {}
         self.out: dict[Block, list[Stmt]] = {}
@@ -96,6 +98,10 @@ class _Lets:
             self._use(n, region, 1)
         for number in reversed(order):
             self._decide(nodes[number])
+        for number in order:
+            n = nodes[number]
+            if any(a.id in self.changed for a in n.args):
+                self.changed.add(number)
         return bool(self.target)
 
     def _cut(self, order: list[int]) -> None:
@@ -135,6 +141,7 @@ class _Lets:
                     self.target[n.id, r] = target
                     self._need(n, r, target)
             for target in targets:
+                self.changed.add(n.id)
                 self._spread(n, target, 1)
         for region, count in uses.items():
             self._spread(n, region, min(count, 2))
@@ -222,6 +229,8 @@ class _Lets:
 
     def shared(self, n: Node, region: Region) -> Expr:
         """The expression of a term at a region; lets that it needs are emitted before."""
+        if n.id not in self.changed:
+            return n.expr
         built = self.built
         stack: list[_Task] = [(n, region, False)]
         while stack:
@@ -233,12 +242,9 @@ class _Lets:
             target = None if whole else self.target.get((m.id, at))
             waiting: list[_Task] = []
             if target is None:
-                for k, a in enumerate(m.args):
-                    r = self._operand(m, at, k)
-                    if (a.id, r, False) not in built:
-                        waiting.append((a, r, False))
+                waiting = [t for t in self._operands(m, at) if (t[0].id, t[1], False) not in built]
             elif (m.id, target) not in self.named and (m.id, target, True) not in built:
-                waiting.append((m, target, True))
+                waiting = [(m, target, True)]
             if waiting:
                 stack.extend(reversed(waiting))
                 continue
@@ -246,13 +252,22 @@ class _Lets:
             built[key] = self._expr(m, at) if target is None else self._name(m, target)
         return built[n.id, region, False]
 
+    def _operands(self, n: Node, region: Region) -> list[_Task]:
+        """The operands that are not as they were."""
+        return [
+            (a, self._operand(n, region, k), False)
+            for k, a in enumerate(n.args)
+            if a.id in self.changed or (region.total and a.reads)
+        ]
+
     def _expr(self, n: Node, region: Region) -> Expr:
         """The expression of a term whose operands are built."""
-        if not n.args and not (region.total and n.reads):
-            return n.expr
-        made = rebuild(
-            n.expr, tuple([self.built[a.id, self._operand(n, region, k), False] for k, a in enumerate(n.args)])
-        )
+        made = n.expr
+        if n.id in self.changed or (region.total and n.reads):
+            operands = [
+                self.built.get((a.id, self._operand(n, region, k), False), a.expr) for k, a in enumerate(n.args)
+            ]
+            made = rebuild(n.expr, tuple(operands))
         return self._made_total(made, region) if region.total and isinstance(made, Load) else made
 
     def _name(self, n: Node, target: Region) -> Ref:

@@ -42,10 +42,6 @@ class World:
             found = found.index(d.id, d.lo, d.hi, d.step)
         return found
 
-    def only_sizes(self, poly: Poly) -> bool:
-        """Whether a polynomial is free of indices."""
-        return all(n in self.sizes for n in poly.names)
-
     def claim(self, id: str) -> str:
         """An id for an accumulator: its own, or if that is in use another."""
         name = self.fresh(id) if id in self.claimed else id
@@ -69,27 +65,29 @@ def axes(world: World, trips: Sequence[Dim], dims: Sequence[Dim], own: Sequence[
 
     `own` are the indices of the statement, whose extents are known not to be negative.
     """
-    facts = world.facts((*trips, *dims))
+    facts: Facts | None = None
     found = []
     for d in (*trips, *dims):
-        axis = _axis(world, facts, d)
-        if axis is None or not (any(d is o for o in (*trips, *own)) or facts.nonneg(axis.extent)):
+        lows, highs = _plain(world, d.lo), _plain(world, d.hi)
+        if lows is None or highs is None:
+            facts = facts or world.facts((*trips, *dims))
+            low, high = facts.bounds(Affine(Poly.of(d.id)), frozenset(world.sizes))
+            lows = lows or (low[0] if low else None)
+            highs = highs or (high[0] + 1 if high else None)
+        if d.step != ONE or lows is None or highs is None:
             return None
+        axis = Axis(lows, highs - lows)
+        if not any(d is o for o in (*trips, *own)):
+            facts = facts or world.facts((*trips, *dims))
+            if not facts.nonneg(axis.extent):
+                return None
         found.append(axis)
     return found
 
 
-def _axis(world: World, facts: Facts, dim: Dim) -> Axis | None:
-    """The least value of an index and how many there are at the most; None if unknown, or with gaps."""
-    if dim.step != ONE:
-        return None
-    low, high = facts.bounds(Affine(Poly.of(dim.id)), frozenset(world.sizes))
-    lows, highs = list(low), [p + 1 for p in high]
-    if len(dim.lo) == 1 and world.only_sizes(dim.lo[0]):
-        lows = list(dim.lo)
-    if len(dim.hi) == 1 and world.only_sizes(dim.hi[0]):
-        highs = list(dim.hi)
-    return Axis(lows[0], highs[0] - lows[0]) if lows and highs else None
+def _plain(world: World, bounds: tuple[Poly, ...]) -> Poly | None:
+    """The bound, where it is one of sizes alone."""
+    return bounds[0] if len(bounds) == 1 and all(n in world.sizes for n in bounds[0].names) else None
 
 
 def declare(world: World, name: str, value: Node, trips: Sequence[Dim], shape: list[Axis], part: Part | None) -> Buffer:
@@ -180,6 +178,9 @@ def _inside(terms: Terms, part: Part) -> tuple[list[Load], list[Dim]]:
 
 def plainly(known: dict[str, Dim], sub: Poly, extent: Poly) -> bool:
     """Whether `index + c` is in range by the bounds of the index alone."""
+    alone = known.get(sub.name) if sub.name is not None else None
+    if alone is not None and alone.lo == (ZERO,) and extent in alone.hi:
+        return True
     for name in sub.names:
         dim = known.get(name)
         if dim is None:

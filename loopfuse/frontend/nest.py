@@ -160,17 +160,16 @@ class Nest:
                 names[d.id] = Poly.of(id)
             block.taken.add(id)
             block.mask |= self.terms.bit(id)
-            emitted.append(Dim(id, tuple(p.subs(names) for p in d.lo), tuple(p.subs(names) for p in d.hi),
-                               d.step.subs(names), span=d.span))  # fmt: skip
+            emitted.append(_renamed(d, id, names) if names else d)
             self.world.mentioned |= _bounds(d)
         block.dims = tuple(emitted)
-        hidden = self.terms.poly_mask(*(Poly.of(d.id) for d in dims))
-        parts = self.terms.parts
-        block.env = Env(names, {bit: n for bit, n in parent.env.refs.items() if not parts[bit].free & hidden})
+        block.env = Env(names)
         for name in names:
             block.env.mask |= self.terms.bit(name)
-        for bit in block.env.refs:
-            block.env.mask |= bit
+        for bit, n in parent.env.refs.items():
+            if not any(self.terms.parts[bit].free & self.terms.bit(d.id) for d in dims):
+                block.env.refs[bit] = n
+                block.env.mask |= bit
         return block
 
     def _here(self, n: Node, block: Block) -> Node:
@@ -316,6 +315,12 @@ class Nest:
             self.guarded[part.bit, cond.id] = found
             self.terms.enter(found)
         return found
+
+
+def _renamed(dim: Dim, id: str, names: dict[str, Poly]) -> Dim:
+    """An index under another id, the names in its bounds replaced."""
+    lo, hi = (tuple(p.subs(names) for p in bounds) for bounds in (dim.lo, dim.hi))
+    return Dim(id, lo, hi, dim.step.subs(names), span=dim.span)
 
 
 def _bounds(dim: Dim) -> frozenset[str]:

@@ -128,7 +128,7 @@ class Terms:
         mask = 0
         for poly in polys:
             for name in poly.names:
-                mask |= self.bits.get(name) or self.bit(name)
+                mask |= self.bits.get(name, 0) or self.bit(name)
         return mask
 
     def names(self, mask: int) -> list[str]:
@@ -157,7 +157,7 @@ class Terms:
                 stack.extend(reversed(waiting))
                 continue
             stack.pop()
-            memo[id(e)] = (e, self.make(e, tuple(memo[id(c)][1] for c in operands)))
+            memo[id(e)] = (e, self.make(e, tuple([memo[id(c)][1] for c in operands])))
         return memo[id(root)][1]
 
     def make(self, e: Expr, args: tuple[Node, ...]) -> Node:
@@ -165,13 +165,13 @@ class Terms:
         mask = 0
         key: tuple[object, ...]
         if isinstance(e, Op):
-            key = (e.op, e.dtype.name, e.implied, *(a.id for a in args))
+            key = (e.op, e.dtype.name, e.implied, *[a.id for a in args])
         elif isinstance(e, Affine):
             key = (Affine, e.poly)
         elif isinstance(e, Load):
             if e.buffer == self.scalar:
                 return self.make(Ref(e.buffer, e.dtype, span=e.span), ())
-            key = (Load, e.buffer, e.modes, *(a.id for a in args))
+            key = (Load, e.buffer, e.modes, *[a.id for a in args])
         elif isinstance(e, Const):
             key = (Const, e.bits, e.dtype.name)
         elif isinstance(e, Ref):
@@ -180,7 +180,7 @@ class Terms:
                 e = Ref(name, e.dtype, span=e.span)
             key = (Ref, e.id)
         else:
-            key = (Select, *(a.id for a in args))
+            key = (Select, *[a.id for a in args])
         found = self.table.get(key)
         if found is None:
             if isinstance(e, Affine):
@@ -189,8 +189,10 @@ class Terms:
                 mask = self.bit(e.buffer)
             elif isinstance(e, Ref):
                 mask = self.bit(e.id)
-            if args:
-                e = rebuild(e, tuple(a.expr for a in args))
+            for a, operand in zip(args, children(e), strict=True):
+                if a.expr is not operand:
+                    e = rebuild(e, tuple([a.expr for a in args]))
+                    break
             found = self.table[key] = Node(len(self.table), e, args, mask)
         return found
 
