@@ -78,7 +78,7 @@ class Loops(Definitions):
                     self.scan_statement(
                         statement, carries, emits, (*lead, Affine(s + 1)), (*lead, Affine(row)), count, scope
                     )
-                self.finish_carries(carries, (*lead, Affine(s)), (*lead, Affine(s + 1)))
+                self.finish_carries(node, carries, (*lead, Affine(s)), (*lead, Affine(s + 1)))
             if not self.dry:
                 outer_body.append(typed.Scan(trip, tuple(self.body), node.span))
         finally:
@@ -181,10 +181,15 @@ class Loops(Definitions):
             e = value.at(subs, ()) if isinstance(value, Array) else value.expr
             self.define(buffer, own, (*lead, *subs), e, span, whole)
 
-    def finish_carries(self, carries: list[Carried], now: tuple[Expr, ...], ahead: tuple[Expr, ...]) -> None:
-        """A carry that no `next` advances is kept."""
+    def finish_carries(
+        self, node: ast.ScanDecl, carries: list[Carried], now: tuple[Expr, ...], ahead: tuple[Expr, ...]
+    ) -> None:
+        """A carry that no `next` advances is kept, unless a `next` failed that may have been meant for it."""
+        failed = sum(isinstance(n, ast.Next) for n in node.body) > sum(c.advanced is not None for c in carries)
         for c in carries:
             if c.advanced is None:
+                if failed:
+                    continue
                 self.warn(
                     "LF0337",
                     f"carry `{c.name}` never changes",
