@@ -11,7 +11,7 @@ import numpy as np
 from loopfuse.backends.reference.domain import Storage, Value
 from loopfuse.backends.reference.frame import Frame, Index
 from loopfuse.backends.reference.modes import RESOLVE
-from loopfuse.backends.reference.scope import Linear, Number, Scope, Stored, linear, number
+from loopfuse.backends.reference.scope import Linear, Number, Scope, Stored, doubts, linear, number
 from loopfuse.diag import CompilerError, Span
 from loopfuse.ir import Affine, Expr, Load, Mode, Store
 from loopfuse.numerics import Array
@@ -50,7 +50,7 @@ def subscripts(subs: tuple[Expr, ...], modes: tuple[Mode | None, ...], shape: tu
 def _subscript(sub: Expr, mode: Mode | None, extent: int, scope: Scope, compile_expr: Compile) -> Sub:
     if isinstance(sub, Affine):
         poly = scope.names.fold(sub.poly)
-        return Sub(linear(poly, scope), number(poly, scope), None, mode, extent)
+        return Sub(linear(poly, scope), number(poly, scope), doubts((poly,), scope), mode, extent)
     code, domain = compile_expr(sub, scope), scope.shared.domain
     doubt = (lambda f: domain.doubt(code(f))) if domain.tracks else None
     return Sub(None, lambda f: domain.indices(code(f)), doubt, mode, extent)

@@ -12,7 +12,7 @@ from collections import Counter
 from loopfuse.backends.reference.access import Code, compile_load
 from loopfuse.backends.reference.domain import Value
 from loopfuse.backends.reference.frame import Frame, Mask
-from loopfuse.backends.reference.scope import Scope, number
+from loopfuse.backends.reference.scope import Scope, doubts, number
 from loopfuse.diag import CompilerError
 from loopfuse.ir import Affine, Const, Expr, Load, Op, Ref, Select
 from loopfuse.ops import OPS
@@ -85,6 +85,9 @@ def _node(node: Expr, scope: Scope, made: dict[int, Code]) -> Code:
         return lambda f: constant
     if isinstance(node, Affine):
         count, integers = number(node.poly, scope), domain.integers
+        unsure = doubts((node.poly,), scope)
+        if unsure is not None:
+            return lambda f: domain.tainted(integers(count(f)), unsure(f))
         return lambda f: integers(count(f))
     if isinstance(node, Ref):
         return _kept(scope.local(node.id).slot)

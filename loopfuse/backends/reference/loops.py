@@ -14,18 +14,22 @@ from loopfuse.backends.reference.expr import compile_expr
 from loopfuse.backends.reference.frame import Frame, Index, Mask
 from loopfuse.backends.reference.nest import Code, Fold, Nest, Turn
 from loopfuse.backends.reference.online import compile_online
-from loopfuse.backends.reference.places import Link, levels, only, plan
+from loopfuse.backends.reference.places import Link, levels, only, plan, reads
 from loopfuse.backends.reference.ranges import Range, masked, set_box
-from loopfuse.backends.reference.scope import Local, Scope, Stored, linear
+from loopfuse.backends.reference.scope import Local, Scope, Stored, doubts, linear
 from loopfuse.diag import CompilerError
 from loopfuse.ir import Affine, Expr, Let, Load, Loop, Op, Stmt, Store
+from loopfuse.numerics import Array
 from loopfuse.ops import MONOIDS, OPS
+from loopfuse.rewrite import binders, exprs, polys, walk
 
 
 def compile_block(body: tuple[Stmt, ...], scope: Scope, nest: Nest) -> Code:
-    """A closure that runs statements in order."""
+    """A closure that runs statements in order, and lets go of values after their last use."""
     codes: list[Code] = []
-    for stmt in body:
+    last = _last_uses(body)
+    dead: list[list[Local | Stored]] = [[] for _ in body]
+    for place, stmt in enumerate(body):
         if isinstance(stmt, Let):
             local = Local(scope.shared.value_slot())
             codes.append(_let(stmt, scope, local.slot))
@@ -36,14 +40,44 @@ def compile_block(body: tuple[Stmt, ...], scope: Scope, nest: Nest) -> Code:
             code, scope = compile_loop(stmt, scope, nest)
             codes.append(code)
         scope = replace(scope, names=scope.names.after(stmt))
-    if len(codes) == 1:
-        return codes[0]
+        for name in binders(stmt):
+            entry = scope.entries.get(name)
+            if isinstance(entry, Local | Stored):
+                dead[max(place, last.get(name, place))].append(entry)
+    steps = [_releasing(code, entries) for code, entries in zip(codes, dead, strict=True)]
+    if len(steps) == 1:
+        return steps[0]
 
     def block(f: Frame) -> None:
-        for code in codes:
-            code(f)
+        for step in steps:
+            step(f)
 
     return block
+
+
+def _last_uses(body: tuple[Stmt, ...]) -> dict[str, int]:
+    last: dict[str, int] = {}
+    for place, stmt in enumerate(body):
+        for inner in walk((stmt,)):
+            for name in reads((*exprs(inner), *(Affine(p) for p in polys(inner)))):
+                last[name] = place
+    return last
+
+
+def _releasing(code: Code, dead: list[Local | Stored]) -> Code:
+    if not dead:
+        return code
+    slots = [e.slot for e in dead if isinstance(e, Local)]
+    arrays = [e.slot for e in dead if isinstance(e, Stored)]
+
+    def step(f: Frame) -> None:
+        code(f)
+        for slot in slots:
+            f.values[slot] = None
+        for slot in arrays:
+            f.stores[slot] = None
+
+    return step
 
 
 def _let(stmt: Let, scope: Scope, slot: int) -> Code:
@@ -157,7 +191,8 @@ def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, Scope]:
     hosts = [hosting(home, nest.stores[id], inside) for id, home in nest.homes.of.items()
              if home.host and home.host[0] == nest.kernel and home.host[1] in mine]  # fmt: skip
     where = compile_expr(loop.where, inside) if loop.where is not None else None
-    guard = _guarded(where, inside, hosts)
+    unsure = doubts((p for d in loop.dims for p in (*d.lo, *d.hi)), scope)
+    guard = _guarded(where, inside, hosts, unsure)
     if serial:
         body = compile_block(loop.body, inside, inner)
         return _serial(ranges, guard, body, not nest.links), after
@@ -207,11 +242,16 @@ def _turns(loop: Loop, folds: list[Fold], inside: Scope, nest: Nest) -> tuple[Tu
     return tuple(turns)
 
 
-def _guarded(where: Any, scope: Scope, hosts: list[Code]) -> Callable[[Frame, list[Range]], bool]:
-    """A closure that makes windows and masks for a box; false when no iteration of it is performed."""
+def _guarded(where: Any, scope: Scope, hosts: list[Code], bounds: Any) -> Callable[[Frame, list[Range]], bool]:
+    """A closure that makes windows and masks for a box; false when no iteration of it is performed.
+
+    `bounds` says where the loop's bounds are undecided.
+    """
     domain = scope.shared.domain
 
     def guard(f: Frame, ranges: list[Range]) -> bool:
+        if bounds is not None:
+            f.doubt = _joined(f.doubt, bounds(f))
         part = masked(f, ranges)
         if part is not None:
             f.mask = Mask(f.mask, part)
@@ -224,12 +264,16 @@ def _guarded(where: Any, scope: Scope, hosts: list[Code]) -> Callable[[Frame, li
             f.mask = Mask(f.mask, domain.truth(cond))
             unsure = domain.doubt(cond)
             if unsure is not None:
-                f.doubt = unsure if f.doubt is None else f.doubt | unsure
+                f.doubt = _joined(f.doubt, unsure)
             elif not f.mask.array().any():
                 return False
         return True
 
     return guard
+
+
+def _joined(doubt: Array | None, more: Array | None) -> Array | None:
+    return more if doubt is None else doubt if more is None else doubt | more
 
 
 def _serial(ranges: list[Range], guard: Callable[[Frame, list[Range]], bool], body: Code, top: bool) -> Code:

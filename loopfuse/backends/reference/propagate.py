@@ -220,7 +220,9 @@ def _with_own(row: OpRow, args: tuple[Tracked, ...], shadows: list[Array], shado
     size = np.asarray(shadow.astype(np.float64))
     if bound is not None:
         size = np.abs(size) + bound
-    with np.errstate(all="ignore"):
+    if ulps == 0.5 and row.scale is None and mode != "fast":
+        own = np.abs(size) * dtype.unit_roundoff + half_step(np.zeros(()), dtype)
+    else:
         own = row.rounding([s.astype(np.float64) for s in shadows], size, dtype, mode)
     if bound is None and ulps <= 0.5:
         own = np.where(value.astype(shadow.dtype) == shadow, 0.0, own)

@@ -127,6 +127,9 @@ class _Machine:
             else:
                 self.loop(stmt, names)
             names = names.after(stmt)
+        # Running values of the accumulators around are no names of this block.
+        for known, outer in ((self.env, before), (self.finals, finals)):
+            outer.update({name: known[name] for name in self.gathers if name in known})
         self.env, self.finals = before, finals
 
     def store(self, stmt: Store) -> None:

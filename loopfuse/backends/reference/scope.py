@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from loopfuse.backends.reference.places import Names, Range, interval
 from loopfuse.diag import CompilerError
 from loopfuse.dtypes import DType
 from loopfuse.ir import Interval
+from loopfuse.numerics import Array
 from loopfuse.sizes import Poly, Quot
 
 Number = Callable[[Frame], Any]
@@ -162,6 +163,25 @@ def number(poly: Poly, scope: Scope) -> Number:
         return total
 
     return general
+
+
+def doubts(polys: Iterable[Poly], scope: Scope) -> Callable[[Frame], Array | None] | None:
+    """A closure for where a let that the polynomials mention is undecided; None where no such thing can be."""
+    domain = scope.shared.domain
+    found = {scope.entries.get(name) for p in polys for name in scope.names.fold(p).names}
+    slots = sorted(entry.slot for entry in found if isinstance(entry, Local))
+    if not domain.tracks or not slots:
+        return None
+
+    def unsure(f: Frame) -> Array | None:
+        total: Array | None = None
+        for slot in slots:
+            part = domain.doubt(f.values[slot])
+            if part is not None:
+                total = part if total is None else total | part
+        return total
+
+    return unsure
 
 
 def _linear_number(form: Linear) -> Number:

@@ -72,6 +72,11 @@ def settle(dtype: DType, value: Array, shadow: Array, bound: Array | None, doubt
 
     So is a value that overflows at its own width only, or may do so within its bound.
     """
+    if shadow.size == 0:
+        return Tracked(dtype, value, shadow, None, any_of(doubt))
+    most, slip = float(np.abs(shadow).max()), 0.0 if bound is None else float(np.max(bound))
+    if most + slip <= greatest(dtype) and np.isfinite(value).all():
+        return Tracked(dtype, value, shadow, bound if slip else None, any_of(doubt))
     wide = value.astype(shadow.dtype)
     finite = np.isfinite(shadow) & np.isfinite(wide)
     if not finite.all():
