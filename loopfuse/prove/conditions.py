@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from loopfuse.dtypes import BOOL
 from loopfuse.ir import Const, Expr, Load, Op, Ref, Select
 from loopfuse.prove.exprs import deeper, expr_names, integer, looked_through, may_look
-from loopfuse.prove.state import NO_TAGS, Alternative, Fact, State
+from loopfuse.prove.state import Alternative, Fact, State
 from loopfuse.sizes import Poly
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -44,11 +44,10 @@ class Formula:
         both = [Fact(sign * f.poly, f.tags) for f in self.equal for sign in (1, -1)]
         return (*self.facts, *both)
 
-    @property
-    def names(self) -> frozenset[str]:
+    def names(self, state: State) -> frozenset[str]:
         """All names in the formula."""
         every = [*self.facts, *self.equal, *self.unequal, *(f for s in self.splits for a in s for f in a)]
-        return self.unsure.union(*(f.poly.names for f in every))
+        return self.unsure.union(*(state.ctx.free_names(f.poly) for f in every))
 
     @property
     def plain(self) -> bool:
@@ -75,7 +74,7 @@ def formula(state: State, cond: Expr, truth: bool) -> Formula:
             return formula(state, cond.args[0], not truth)
         if cond.op in ("and", "or", "bitand", "bitor"):
             arms = [formula(state, arg, truth) for arg in cond.args]
-            return _both(arms) if (cond.op in ("and", "bitand")) == truth else _either(arms)
+            return _both(arms) if (cond.op in ("and", "bitand")) == truth else _either(state, arms)
         if cond.op == "where":
             which, then, other = cond.args
             return _select(state, which, then, other, truth)
@@ -95,13 +94,13 @@ def _both(arms: list[Formula]) -> Formula:
     return total
 
 
-def _either(arms: list[Formula]) -> Formula:
+def _either(state: State, arms: list[Formula]) -> Formula:
     """One of the arms. An arm that says nothing makes the whole say nothing."""
     possible = [arm for arm in arms if not _impossible(arm)]
     if len(possible) <= 1:
         return possible[0] if possible else arms[0]
-    unsure = frozenset[str]().union(*(arm.unsure if arm.plain else arm.names for arm in possible))
     opaque = not all(arm.plain for arm in possible)
+    unsure = frozenset[str]().union(*(arm.names(state) for arm in possible)) if opaque else frozenset[str]()
     result = Formula(unsure=unsure, opaque=opaque)
     alternatives: list[Alternative] = []
     for arm in possible:
@@ -128,10 +127,11 @@ def _impossible(arm: Formula) -> bool:
 def _select(state: State, cond: Expr, then: Expr, other: Expr, truth: bool) -> Formula:
     """`(cond and then) or (not cond and other)`."""
     return _either(
+        state,
         [
             _both([formula(state, cond, True), formula(state, then, truth)]),
             _both([formula(state, cond, False), formula(state, other, truth)]),
-        ]
+        ],
     )
 
 
@@ -160,9 +160,3 @@ def _of_bools(state: State, left: Expr, right: Expr, same: bool) -> Formula:
         if isinstance(constant, Const):
             return formula(state, cond, bool(constant.bits) == same)
     return _not_understood(state, Op("eq", (left, right), BOOL))
-
-
-def integer_facts(state: State, cond: Expr, truth: bool, value: Poly, result: Poly) -> Alternative:
-    """The alternative `cond is truth and result == value`, as plain facts."""
-    said = formula(state, cond, truth).alternative()
-    return (*said, Fact(result - value, NO_TAGS), Fact(value - result, NO_TAGS))

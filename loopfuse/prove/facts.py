@@ -251,20 +251,22 @@ def _forget(state: State, name: str) -> State:
     if not (name in state.loops or name in state.lets or name in state.subst or name in state.refs):
         return state
 
+    gone = state.dependents({name})
+
     def free(*polys: Poly) -> bool:
-        return all(name not in state.ctx.free_names(p) for p in polys)
+        return not any(gone & state.ctx.free_names(p) for p in polys)
 
     def kept(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
         return tuple(f for f in facts if free(f.poly))
 
     return state.derive(
         loops={n: loop for n, loop in state.loops.items() if n != name and free(*loop.lo, *loop.hi)},
-        subst={n: p for n, p in state.subst.items() if n != name and free(p)},
+        subst={n: p for n, p in state.subst.items() if n not in gone},
         facts=kept(state.facts),
         unequal=kept(state.unequal),
         splits=tuple(s for s in state.splits if all(len(kept(a)) == len(a) for a in s)),
-        defs={b: d for b, d in state.defs.items() if name in d[0] or name not in expr_names(state, d[1])[0]},
-        lets={n: e for n, e in state.lets.items() if n != name and name not in expr_names(state, e)[0]},
+        defs={b: d for b, d in state.defs.items() if not (gone - set(d[0])) & expr_names(state, d[1])[0]},
+        lets={n: e for n, e in state.lets.items() if n != name and not gone & expr_names(state, e)[0]},
         ranges={b: r for b, r in state.ranges.items() if free(*r[0], *r[1])},
         refs={n: r for n, r in state.refs.items() if n != name and free(*r[0], *r[1])},
     )

@@ -92,7 +92,7 @@ def _sufficient(state: State, side: Poly) -> Tags | None:
     why = proves(state, side, conditional=True)
     if why is not None and not any(isinstance(t, Poly) and proves(state, -t - 1) is not None for t in why):
         return why
-    if state.depends_on_data(side) or state.unsure & state.ctx.free_names(side):
+    if state.depends_on_data(side) or state.unsure & state.dependents(state.ctx.free_names(side)):
         return None
     for bound, tags in extremes(state, side, state.is_size, upper=False):
         if proves(state, -bound - 1) is None:
@@ -142,11 +142,11 @@ def _corners(state: State, side: Poly, moves: Moves) -> Iterator[tuple[Moves, Po
 
 def _holds_at(state: State, moves: Moves) -> bool:
     """Whether the iteration that the moves lead to exists whenever the present one does."""
-    moved = {name for name, _ in moves}
+    moved = state.dependents({name for name, _ in moves})
     if moved & state.unsure:
         return False
     for name, loop in state.loops.items():
-        fixed = loop.sharp or name in state.subst or name in moved
+        fixed = loop.sharp or name in moved or name in state.subst
         if not fixed and any(moved & state.ctx.free_names(p) for p in (*loop.lo, *loop.hi)):
             return False  # its stride may no longer meet the value that it has
     for name, value in state.subst.items():
@@ -159,7 +159,7 @@ def _holds_at(state: State, moves: Moves) -> bool:
     return all(_still(state, fact.poly, moves, moved) for fact in state.facts)
 
 
-def _still(state: State, poly: Poly, moves: Moves, moved: set[str]) -> bool:
+def _still(state: State, poly: Poly, moves: Moves, moved: frozenset[str]) -> bool:
     names = state.ctx.free_names(poly)
     if not moved & names:
         return True

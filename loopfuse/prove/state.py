@@ -173,6 +173,15 @@ class State:
             self.memo["index"] = found
         return found
 
+    def dependents(self, names: set[str] | frozenset[str]) -> frozenset[str]:
+        """The names, and those that known equalities define by them."""
+        found = set(names)
+        while True:
+            more = {n for n, p in self.subst.items() if n not in found and found & self.ctx.free_names(p)}
+            if not more:
+                return frozenset(found)
+            found |= more
+
     # -- kinds of names -----------------------------------------------------------------------------------------------
 
     def is_size(self, name: str) -> bool:
