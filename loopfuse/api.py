@@ -18,12 +18,12 @@ import numpy as np
 
 from loopfuse import driver, implied
 from loopfuse.bind import Given, show_type
-from loopfuse.contracts import require_text
 from loopfuse.diag import Diagnostic, Source, UserError, error
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
 from loopfuse.ir import Program as IR
 from loopfuse.printer import print_program
+from loopfuse.requires import require_text
 
 Result = Any  # an array where a program has one output, else a Record
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loopfuse import contracts
+from loopfuse import contracts, requires
 from loopfuse.diag import Collector, Diagnostic, Span, UserError, error
 from loopfuse.dtypes import DType, of_numpy
 from loopfuse.frontend.typed import Input, Param, TypedProgram
@@ -62,10 +62,11 @@ def bind(typed: TypedProgram, given: Given) -> Bound:
     data = {i.name: d for i in typed.inputs if (d := _accept(typed, i, given, collector)) is not None}
     collector.raise_errors()
     sizes = _sizes(typed, given, params, data)
+    check_memory(input_bytes(typed, sizes), given.limit, "the inputs")
     buffers = {b.id: b for b in typed.buffers}
     values = {p.name: params[p.name] for p in typed.params if p.name in buffers}
-    contracts.check_requires(typed, sizes, values)
-    contracts.check_sizes(typed, sizes)
+    requires.check_requires(typed, sizes, values)
+    requires.check_sizes(typed, sizes)
     inputs = {**values, **_make(typed, given, sizes, data)}
     if given.fill:
         _redraw(typed, given, sizes, inputs)
@@ -229,7 +230,7 @@ def _sizes(typed: TypedProgram, given: Given, params: Mapping[str, Array], data:
         return solution.sizes
     if given.fill:
         values = {p.name: params[p.name] for p in typed.params if p.name not in known}
-        filled = contracts.choose_sizes(typed, solution.sizes, missing, values)
+        filled = requires.choose_sizes(typed, solution.sizes, missing, values)
         if filled is not None:
             return filled
     raise UserError(_undetermined(typed, data, missing))
@@ -272,8 +273,6 @@ def _make(typed: TypedProgram, given: Given, sizes: Mapping[str, int], data: Map
           ) -> dict[str, Array]:  # fmt: skip
     """The input buffers by id, generated where a supplier was given."""
     buffers = {b.id: b for b in typed.buffers}
-    total = sum(buffer_bytes(buffers[i.buffer], sizes) for i in typed.inputs)
-    check_memory(total, given.limit, "the inputs")
     made: dict[str, Array] = {}
     for entry in typed.inputs:
         value, buffer = data[entry.name], buffers[entry.buffer]
@@ -302,6 +301,12 @@ def _redraw(typed: TypedProgram, given: Given, sizes: Mapping[str, int], inputs:
             bounds = contracts.bounds_of(typed, entry, sizes)
             fresh = Spec("auto", (), "auto").make(Request(entry.name, array.shape, dtype, bounds, given.seed + attempt))
             inputs[entry.buffer] = np.where(holds, array, fresh)
+
+
+def input_bytes(typed: TypedProgram, sizes: Mapping[str, int]) -> int:
+    """The bytes of all inputs."""
+    inputs = {i.buffer for i in typed.inputs}
+    return sum(buffer_bytes(b, sizes) for b in typed.buffers if b.id in inputs)
 
 
 def buffer_bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:

@@ -1,13 +1,11 @@
-"""Requirements, domains and checks at run time: whether they hold, and where they fail first.
+"""Domains and checks at run time: whether they hold, and where they fail first.
 
 Every condition is run by the reference interpreter, so that none of its operations is written a second time here.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -21,149 +19,12 @@ from loopfuse.frontend.lower import lower
 from loopfuse.frontend.parse import parse_expr
 from loopfuse.frontend.typed import Check, Define, Fold, Input, TypedProgram
 from loopfuse.generate import NO_BOUNDS, Array, Bounds
-from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Kernel, Load, Op, Program, Ref, Require, Select, Size, Store
+from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Load, Op, Ref, Select
 from loopfuse.ops import OPS, to_number
-from loopfuse.printer import print_expr
-from loopfuse.rewrite import subexprs
+from loopfuse.requires import COMPARISONS
 from loopfuse.sizes import ONE, ZERO, Poly
 
-COMPARISONS = {row.name: row.infix for row in OPS.values() if row.gives == "bool" and row.infix and row.arity == 2}
 TRUE = Const(1, BOOL)
-
-
-# -- requirements -----------------------------------------------------------------------------------------------------
-
-
-def check_requires(typed: TypedProgram, sizes: Mapping[str, int], params: Mapping[str, Array]) -> None:
-    """Raise `UserError` for the requirements that do not hold: LF0610 written ones, LF0611 implied ones."""
-    collector = Collector()
-    broken = [r for r, holds in zip(typed.requires, _evaluate(typed, sizes, params), strict=True) if not holds]
-    for require in sorted(broken, key=lambda r: r.implied):
-        collector.add(_broken(require, sizes, params))
-    collector.raise_errors()
-
-
-def _evaluate(typed: TypedProgram, sizes: Mapping[str, int], params: Mapping[str, Array]) -> list[bool]:
-    """Whether each requirement holds."""
-    if not typed.requires:
-        return []
-    outs = [Buffer(f"holds.{k}", BOOL, (), "out") for k in range(len(typed.requires))]
-    stores = tuple(Store(b.id, (), r.cond) for b, r in zip(outs, typed.requires, strict=True))
-    buffers = (*(b for b in typed.buffers if b.role == "param"), *outs)
-    program = Program("requirements", typed.sizes, (), buffers, (Kernel("k", stores),))
-    found = reference.run(program, dict(params), dict(sizes)).outputs
-    return [bool(found[b.id]) for b in outs]
-
-
-def _broken(require: Require, sizes: Mapping[str, int], params: Mapping[str, Array]) -> Diagnostic:
-    values = {**sizes, **{name: value.item() for name, value in params.items()}}
-    names = sorted(_names(require.cond) & values.keys())
-    shown = ", ".join(f"{n} = {values[n]}" for n in names)
-    with_values = f" ({shown})" if shown else ""
-    text = require_text(require)
-    if require.implied:
-        message = f"{require.message}: " if require.message else ""
-        return error("LF0611", f"{message}this needs `{text}`{with_values}", require.span, shown)
-    message = require.message or f"`{text}` does not hold"
-    return error("LF0610", f"requirement not met: {message}{with_values}", require.span, shown)
-
-
-def _names(cond: Expr) -> set[str]:
-    """The sizes and params in a condition."""
-    found: set[str] = set()
-    for expr in subexprs(cond):
-        if isinstance(expr, Affine):
-            found |= expr.poly.names
-        elif isinstance(expr, Load):
-            found.add(expr.buffer)
-    return found
-
-
-def require_text(require: Require) -> str:
-    """The condition of a requirement: as written, or where it is implied in a form made from its polynomials."""
-    span = require.span
-    written = span and re.match(r'require\b(.*?)(,\s*"(?:[^"\\]|\\.)*")?$', span.text.strip(), re.DOTALL)
-    if require.implied or not written:
-        return condition_text(require.cond)
-    return " ".join(written[1].split())
-
-
-def condition_text(cond: Expr) -> str:
-    """A condition on sizes as the language writes it: `N >= R + 1 and R != 0`."""
-    if isinstance(cond, Op) and cond.op in COMPARISONS:
-        left, right = cond.args
-        if isinstance(left, Affine) and isinstance(right, Affine):
-            return _balanced(left.poly - right.poly, COMPARISONS[cond.op])
-    if isinstance(cond, Op) and cond.op in ("and", "or"):
-        return f" {cond.op} ".join(
-            f"({text})" if isinstance(arg, Op) and arg.op == "or" != cond.op else text
-            for arg, text in ((arg, condition_text(arg)) for arg in cond.args)
-        )
-    if isinstance(cond, Op) and cond.op == "not":
-        return f"not ({condition_text(cond.args[0])})"
-    return print_expr(cond)
-
-
-def _balanced(difference: Poly, symbol: str) -> str:
-    """`difference symbol 0` with every term on the side where it is positive."""
-    left = Poly(tuple((m, c) for m, c in difference.terms if c > 0))
-    right = left - difference
-    if symbol in ("==", "!=") and left.is_const and not right.is_const:
-        left, right = right, left
-    return f"{left} {symbol} {right}"
-
-
-def check_sizes(typed: TypedProgram, sizes: Mapping[str, int]) -> None:
-    """Raise LF0611 where a size breaks what its declaration promises (a least value, a multiple)."""
-    for size in typed.sizes:
-        value = sizes[size.id]
-        if size.least is not None and value < size.least:
-            raise UserError(error("LF0611", f"`{size.id}` must be at least {size.least}, and is {value}", size.span))
-        if value % size.multiple:
-            raise UserError(error("LF0611", f"`{size.id}` must be a multiple of {size.multiple}, and is {value}",
-                                  size.span))  # fmt: skip
-
-
-def choose_sizes(typed: TypedProgram, known: Mapping[str, int], missing: list[str], params: Mapping[str, Array],
-                 ) -> dict[str, int] | None:  # fmt: skip
-    """Small values for the `missing` sizes that meet every requirement, different ones where possible; or None."""
-    table = {s.id: s for s in typed.sizes}
-    for values in itertools.islice(_assignments([table[n] for n in missing]), 600):
-        sizes = {**known, **dict(zip(missing, values, strict=True))}
-        if all(_evaluate(typed, sizes, params)):
-            return sizes
-    return None
-
-
-def _assignments(sizes: list[Size]) -> Iterator[tuple[int, ...]]:
-    """Candidate values for each size, sums of ranks growing, so that all sizes move together."""
-    pools = [[max(0, s.least or 0) + (-max(0, s.least or 0)) % s.multiple + s.multiple * k
-              for k in _shifted((5, 4, 6, 3, 7, 8, 2, 1, 0, 12, 16, 32, 64, 128, 256), at)]
-             for at, s in enumerate(sizes)]  # fmt: skip
-    for total in range(len(pools) * len(pools[0]) if pools else 0):
-        yield from (
-            tuple(pool[k] for pool, k in zip(pools, ranks, strict=True))
-            for ranks in _ranks(total, len(pools), len(pools[0]))
-        )
-
-
-def _ranks(total: int, count: int, most: int) -> Iterator[tuple[int, ...]]:
-    """All tuples of `count` numbers below `most` with this sum."""
-    if count == 1:
-        if total < most:
-            yield (total,)
-        return
-    for first in range(min(total, most - 1), -1, -1):
-        for rest in _ranks(total - first, count - 1, most):
-            yield (first, *rest)
-
-
-def _shifted(steps: tuple[int, ...], at: int) -> tuple[int, ...]:
-    cut = at % 5
-    return steps[cut:] + steps[:cut]
-
-
-# -- domains and checks -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

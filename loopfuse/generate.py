@@ -234,18 +234,17 @@ def _auto(spec: Spec, request: Request) -> Array:
     dtype, bounds = request.dtype, request.bounds
     if dtype.is_float:
         return _auto_float(request)
-    wide = dtype.bits <= 8
-    lo = max(dtype.least, (dtype.least if wide else -100) if bounds.lo is None else math.ceil(bounds.lo))
-    hi = min(dtype.greatest, (dtype.greatest if wide else 100) if bounds.hi is None else math.floor(bounds.hi))
-    lo += bounds.open_lo and bounds.lo == lo
-    hi -= bounds.open_hi and bounds.hi == hi
-    if bounds.lo is None:
-        lo = min(lo, max(hi - 100, dtype.least))
-    if bounds.hi is None:
-        hi = max(hi, min(lo + 100, dtype.greatest))
+    least, greatest = dtype.least, dtype.greatest
+    lo = None if bounds.lo is None else math.ceil(bounds.lo) + (bounds.open_lo and math.ceil(bounds.lo) == bounds.lo)
+    hi = None if bounds.hi is None else math.floor(bounds.hi) - (bounds.open_hi and math.floor(bounds.hi) == bounds.hi)
+    if lo is None and hi is None:
+        # Every value of the small types, else 0 to 3, which are subscripts of most arrays.
+        lo, hi = (least, greatest) if dtype.bits <= 8 else (0, 3)
+    lo = max(least, hi - 100 if lo is None and hi is not None else lo or 0)
+    hi = min(greatest, lo + 100 if hi is None else hi)
     if lo > hi and request.count:
         raise _bad(spec, f"no {dtype} lies between the bounds that the domain of `{request.name}` gives")
-    return _integers(request, int(lo), int(hi)) if request.count else np.zeros(request.shape, dtype.numpy)
+    return _integers(request, lo, hi) if request.count else np.zeros(request.shape, dtype.numpy)
 
 
 def _auto_float(request: Request) -> Array:

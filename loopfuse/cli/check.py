@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from loopfuse import driver
@@ -11,6 +12,7 @@ from loopfuse.cli import arguments
 from loopfuse.cli.frame import FAILED, OK, USER, Context
 from loopfuse.cli.scripts import read_script
 from loopfuse.diag import UserError
+from loopfuse.files import Place
 from loopfuse.frontend.typed import TypedProgram
 
 ABOUT = """Report every error of the scripts. Unless --static, also run them and evaluate their `check` statements: on
@@ -59,7 +61,11 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
     """Run a script and its checks."""
     terminal = context.terminal
     base = Path(script).parent if script != "-" else Path()
-    inputs = driver.read_inputs(typed, assigned, base)
+    absent = {i.name: i.default for i in typed.inputs if i.default and i.name not in assigned
+              and not os.path.exists(Place(i.default, base).path)}  # fmt: skip
+    for name, file in absent.items():
+        terminal.note(f"{script}: `{file}` does not exist, so `{name}` is made up")
+    inputs = driver.read_inputs(typed, assigned, base, skip=absent)
     made = [i.name for i in typed.inputs if i.name not in inputs]
     params = arguments.numbers(arguments.split_pairs(parser, options.param, "-p"))
     dims = arguments.integers(parser, options.dims, "--dims")

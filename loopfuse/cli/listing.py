@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from loopfuse.bind import show_type
-from loopfuse.contracts import require_text
 from loopfuse.diag import Span
 from loopfuse.dtypes import DType
 from loopfuse.frontend import typed as ty
 from loopfuse.ir import Buffer, Dim, Loop, Program, Require, Size, Store
+from loopfuse.requires import require_text
 from loopfuse.rewrite import nodes, walk_program
 from loopfuse.sizes import ONE, Poly
 
