@@ -163,23 +163,23 @@ class Emit(Core):
         """The least value of an index, in sizes."""
         if len(dim.lo) == 1 and self.is_size(dim.lo[0]):
             return dim.lo[0]
-        lows = self.facts.bounds(Affine(Poly.of(dim.id)), frozenset(self.sizes))[0]
-        return (
-            lows[0]
-            if lows
-            else self.fail("LF0334", "an array that depends on this index cannot be stored", dim.span or span)
-        )
+        return self.bound_in_sizes(dim, 0, span)
 
     def extent(self, dim: Dim, base: Poly, span: Span | None) -> Poly:
         """How many values an index takes at the most, in sizes."""
         if len(dim.hi) == 1 and self.is_size(dim.hi[0]):
             return dim.hi[0] - base
-        highs = self.facts.bounds(Affine(Poly.of(dim.id)), frozenset(self.sizes))[1]
-        return (
-            highs[0] + 1 - base
-            if highs
-            else self.fail("LF0334", "an array that depends on this index cannot be stored", dim.span or span)
-        )
+        return self.bound_in_sizes(dim, 1, span) + 1 - base
+
+    def bound_in_sizes(self, dim: Dim, side: int, span: Span | None) -> Poly:
+        """The least (side 0) or greatest (side 1) value of an index in terms of sizes alone."""
+        from_data = any(n in self.lets for p in (*dim.lo, *dim.hi) for n in p.names)
+        found = self.facts.bounds(Affine(Poly.of(dim.id)), frozenset(self.sizes))[side]
+        if not found or from_data:
+            name = dim.span.text if dim.span else dim.id
+            self.fail("LF0334", f"a value that depends on `{name}` must be stored, and `{name}` has no bounds in sizes", span,
+                      "stored here", (dim.span, "the index"), fix="compute it in a `let` of its own, over a range of sizes")  # fmt: skip
+        return found[0]
 
     def cut(self, value: Array | Scalar, span: Span | None) -> Array | Scalar:
         """The value itself, or a stored one where its expression has grown tall."""

@@ -35,6 +35,8 @@ def defined(node: ast.Stmt) -> list[str]:
             return [] if node.value is None else [lhs.name]
         case ast.InputDecl(name=name) | ast.ParamDecl(name=name) | ast.SizeDecl(name=name) | ast.AccumDecl(name=name):
             return [name]
+        case ast.Import(alias=alias):
+            return [alias]
         case ast.ScanDecl(carries=carries, body=body):
             return [c.name for c in carries] + [e.name for e in body if isinstance(e, ast.Emit)]
         case _:
