@@ -16,10 +16,10 @@ from loopfuse.sizes import Poly, Quot
 
 _LINEAR, _PRODUCTS, _PAIRS, _SPLITS = range(4)
 _NEAR_ROWS = 90
-_MOST_ROWS = 160
+_MOST_ROWS = 110
 _MOST_PAIRED = 24
-_MOST_WORK = 15_000  # entries of the table that one refutation may touch
-_FUEL = 60_000  # the same for all refutations of one question, those inside it included
+_MOST_WORK = 8_000  # entries of the table that one refutation may touch
+_FUEL = 30_000  # the same for all refutations of one question, those inside it included
 
 
 def proves(state: State, goal: Poly, conditional: bool = False) -> Tags | None:
