@@ -22,7 +22,7 @@ def dump(bug: BaseException, source: Source | None = None, command: Iterable[str
     stage = bug.stage if isinstance(bug, CompilerError) else "unknown"
     lines = [f"stage: {stage}", f"error: {bug}", f"command: {' '.join(command)}", *versions(), "",
              "".join(traceback.format_exception(bug))]  # fmt: skip
-    (folder / "report.txt").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "report.txt").write_text("\n".join(lines), encoding="utf-8", errors="backslashreplace")
     if source is not None:
         (folder / "script.lf").write_text(source.text, encoding="utf-8", errors="replace")
     if isinstance(bug, CompilerError) and bug.artifact:

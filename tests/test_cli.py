@@ -18,7 +18,7 @@ import pytest
 
 import loopfuse
 from loopfuse import driver
-from loopfuse.cli import COMMANDS, main
+from loopfuse.cli import COMMANDS, main, terminal
 from loopfuse.cli.explain import normalize, read_essays
 from loopfuse.cli.summary import describe, summarize
 from loopfuse.diag import CompilerError
@@ -228,6 +228,16 @@ def test_scripts_that_cannot_be_read(shell: Shell) -> None:
 def test_a_byte_order_mark_is_no_text(shell: Shell) -> None:
     (shell.folder / "bom.lf").write_bytes(b"\xef\xbb\xbf" + CHAIN.encode())
     assert shell("run", "bom.lf", "x=x.npy") == 0
+
+
+def test_names_that_the_terminal_cannot_show(shell: Shell) -> None:
+    (shell.folder / "größe.lf").write_text("input x: f32[N]  output y = größe")
+    root = str(Path(__file__).resolve().parents[1])
+    for name in ("größe.lf".encode(), b"\xff.lf"):
+        done = subprocess.run([sys.executable.encode(), b"-m", b"loopfuse", b"run", name], capture_output=True, check=False,
+                              cwd=shell.folder, env={**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "ascii"})  # fmt: skip
+        assert done.returncode == 1
+        assert b"error[LF" in done.stderr
 
 
 def test_names_that_python_reserves(shell: Shell) -> None:
@@ -479,11 +489,25 @@ class Terminal:
 
 @pytest.mark.parametrize(("term", "coloured"), [("xterm", True), ("dumb", False)])
 def test_colours_on_a_terminal(shell: Shell, monkeypatch: pytest.MonkeyPatch, term: str, coloured: bool) -> None:
-    terminal = Terminal()
+    screen = Terminal()
     monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
     assert main(["run", "chain.lf"]) == 1
-    assert ("\x1b[" in terminal.text) is coloured
+    assert ("\x1b[" in screen.text) is coloured
+
+
+def test_progress_appears_late_and_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for term, shown in (("xterm", True), ("dumb", False)):
+        screen = Terminal()
+        monkeypatch.setenv("TERM", term)
+        monkeypatch.setattr(sys, "stderr", screen)
+        with terminal.Terminal().progress("counting") as progress:
+            progress(0.1)
+            assert screen.text == ""
+            progress.start -= 1.0
+            progress(0.5)
+            progress(0.6)
+        assert ("counting" in screen.text) is shown
 
 
 def test_a_reader_that_goes_away(shell: Shell) -> None:

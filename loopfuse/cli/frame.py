@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ class Context:
 def run_command(module: str, arguments: Sequence[str]) -> int:
     """Run a command's module on its arguments (its own name first) and return the exit code."""
     context = Context()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error
     try:
         code = _guarded(module, arguments, context)
         sys.stdout.flush()
