@@ -102,6 +102,8 @@ def _bounds(draw: Draw, program: Program) -> Program:
 def _drop(draw: Draw, program: Program) -> Program:
     """A statement less, or one twice."""
     stmt = _pick(draw, [s for s in walk_program(program) if isinstance(s, Store | Loop)])
+    if stmt is None:
+        return program
     return _map_stmt(program, stmt, (lambda s: ()) if draw(st.booleans()) else (lambda s: (s, s)))
 
 

@@ -202,6 +202,7 @@ INVALID = [
     ("written_once", "iterations of `t` may store to the same element of `y`",
      "seq t < 2\n  par i < M, j < N\n    y[i, j] = 1.0f32\n"),
     ("covered", "`y` has N more elements than are stored", "par i in 1 .. M, j < N\n  y[i, j] = 1.0f32\n"),
+    ("covered", "`y` has N more elements than are stored", "par i < M - 1, j < N\n  y[i, j] = 1.0f32\n"),
     ("covered", "no store reaches the last element of axis 0",
      "par i < M, j < N where v[i] > 0.0f32\n  y[i - 1 ~checked, j] = 1.0f32\n"),
     ("covered", "no store reaches the first element of axis 1",

@@ -74,7 +74,10 @@ def covered(memory: Memory) -> Iterator[Problem]:
 
 
 def _count(memory: Memory, store: Access) -> Poly | None:
-    """How often a store is performed, in sizes; None where it depends on conditions or data."""
+    """How often a store is performed, in sizes; None where it depends on conditions or data.
+
+    A loop that ends before it begins counts as negative; whether it can is for the proof of ranges to say.
+    """
     if any(store.modes) or any(f.loop.where is not None for f in (store.frame.chain() if store.frame else ())):
         return None
     around = dims(store.frame)
@@ -86,8 +89,6 @@ def _count(memory: Memory, store: Access) -> Poly | None:
         if len(dim.lo) != 1 or len(dim.hi) != 1 or not (dim.lo[0].names | dim.hi[0].names) <= memory.sizes:
             return None
         length = dim.hi[0] - dim.lo[0]
-        if not memory.nonneg(length):
-            return None
         whole = any(y == name for y, _ in tiles)
         total = total * (length if whole or dim.step == ONE else (length + dim.step - 1) // dim.step)
     return total
