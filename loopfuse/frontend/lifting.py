@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from loopfuse.dtypes import BOOL
 from loopfuse.frontend.terms import Node, Part, Terms
-from loopfuse.ir import Affine, Buffer, Dim, Interval, Load, Op, Ref, Require, Size
+from loopfuse.ir import Affine, Buffer, Dim, Interval, Load, Op, Require, Size
 from loopfuse.prove import Facts
-from loopfuse.rewrite import Fresh
+from loopfuse.rewrite import Fresh, subexprs
 from loopfuse.sizes import ONE, ZERO, Poly
 
 
@@ -77,10 +77,8 @@ def axes(world: World, trips: Sequence[Dim], dims: Sequence[Dim], own: Sequence[
         if d.step != ONE or lows is None or highs is None:
             return None
         axis = Axis(lows, highs - lows)
-        if not any(d is o for o in (*trips, *own)):
-            facts = facts or world.facts((*trips, *dims))
-            if not facts.nonneg(axis.extent):
-                return None
+        if not any(d is o for o in (*trips, *own)) and not world.facts(()).nonneg(axis.extent):
+            return None
         found.append(axis)
     return found
 
@@ -120,7 +118,7 @@ def nonempty(world: World, terms: Terms, part: Part, left: Sequence[Dim], around
     if not left:
         return None
     inside = {d.id for d in around}
-    doubtful = _doubtful(world, terms, part, around)
+    doubtful = _doubtful(world, part, around)
     facts = world.facts(around) if doubtful else None
     cond: Node | None = None
     for d in left:
@@ -137,43 +135,31 @@ def nonempty(world: World, terms: Terms, part: Part, left: Sequence[Dim], around
     return cond
 
 
-def _doubtful(world: World, terms: Terms, part: Part, around: Sequence[Dim]) -> list[frozenset[str]]:
-    """The names in every subscript and its extent that is not in range by the loops around and those of the fold."""
-    loads, dims = _inside(terms, part)
-    known = {d.id: d for d in (*around, *dims)}
+def _doubtful(world: World, part: Part, around: Sequence[Dim]) -> list[frozenset[str]]:
+    """The names in every subscript and its extent that is not in range by the loops around and those of the fold. The
+    folds in it are not looked into: they have conditions of their own."""
+    inside = (*around, *part.fold.dims)
+    terms = [n for n in (part.value, part.where, part.at) if n is not None]
+    found = _unproved(world, terms, inside)
+    return found if part.guard is None else found + _unproved(world, [part.guard], around)
+
+
+def _unproved(world: World, roots: list[Node], dims: Sequence[Dim]) -> list[frozenset[str]]:
+    """The names in subscripts, and their extents, that are not in range by the bounds of these indices."""
+    known = {d.id: d for d in dims}
     facts: Facts | None = None
     found = []
-    for load in loads:
-        shape = world.buffers[load.buffer].shape if load.buffer in world.buffers else ()
-        for sub, mode, extent in zip(load.subs, load.modes, shape, strict=False):
+    for load in subexprs(*(n.expr for n in roots)):
+        if not isinstance(load, Load) or load.buffer not in world.buffers:
+            continue
+        for sub, mode, extent in zip(load.subs, load.modes, world.buffers[load.buffer].shape, strict=True):
             poly = sub.poly if isinstance(sub, Affine) else None
             if mode is not None or (poly is not None and plainly(known, poly, extent)):
                 continue
-            facts = facts or world.facts((*around, *dims))
+            facts = facts or world.facts(dims)
             if poly is None or not (facts.nonneg(poly) and facts.nonneg(extent - 1 - poly)):
                 found.append(extent.names | (poly.names if poly is not None else frozenset()))
     return found
-
-
-def _inside(terms: Terms, part: Part) -> tuple[list[Load], list[Dim]]:
-    """The loads of a fold and of the folds in it, and the indices of those, outer ones first."""
-    loads: list[Load] = []
-    dims: list[Dim] = []
-    seen: set[int] = set()
-    stack: list[Node] = [part.ref]
-    while stack:
-        n = stack.pop()
-        if n.id in seen:
-            continue
-        seen.add(n.id)
-        stack.extend(n.args)
-        if isinstance(n.expr, Load):
-            loads.append(n.expr)
-        inner = terms.parts.get(n.mask) if isinstance(n.expr, Ref) else None
-        if inner is not None:
-            dims.extend(inner.fold.dims)
-            stack.extend(inner.terms)
-    return loads, dims
 
 
 def plainly(known: dict[str, Dim], sub: Poly, extent: Poly) -> bool:

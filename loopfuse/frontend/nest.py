@@ -12,6 +12,7 @@ that as a condition.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from loopfuse.diag import Span
@@ -41,7 +42,9 @@ class Nest:
         else:
             self.terms = Terms(stmt.folds)
         self.units: list[Unit] = []
+        # The folds being lifted, innermost last, and the indices whose loops they have left.
         self.lifting: list[Node] = []
+        self.left: tuple[Dim, ...] = ()
         self.lifted: dict[tuple[int, tuple[int, ...]], Buffer] = {}
         self.guarded: dict[tuple[int, int], Part] = {}
         mask = 0
@@ -221,20 +224,31 @@ class Nest:
         here = {id(d) for d in needed}
         trapped = header and home is block
         chain = list(block.chain())
-        if (
-            trapped
-            or self._stored(part, home)
-            or any(b.own and id(d) not in here and d.hi != (ONE,) for b in chain for d in b.raw)
-        ):
-            safe = self._safe(part, [d for b in chain for d in b.raw if id(d) not in here], needed)
-            found = self._lift(safe.ref, needed, block, safe)
+        left = [d for b in chain for d in b.raw if id(d) not in here]
+        if trapped or self._stored(part, home) or any(b.own and id(d) not in here and d.hi != (ONE,)
+                                                      for b in chain for d in b.raw):  # fmt: skip
+            safe = self._safe(part, left, needed)
+            with self._leaving(left):
+                found = self._lift(safe.ref, needed, block, safe)
             if found is not None or trapped:
                 return found
-        left = [d for b in chain[: chain.index(home) if home.parent is not None else None] for d in b.raw]
-        part = self._safe(part, left, [d for b in home.chain() for d in b.raw])
+        around = list(home.chain())
+        left = [d for b in chain if b not in around for d in b.raw]
+        part = self._safe(part, left, [d for b in around for d in b.raw])
         if part.bit not in home.placed:
-            home.placed[part.bit] = self._fold(part, home)
+            with self._leaving(left):
+                home.placed[part.bit] = self._fold(part, home)
         return home.placed[part.bit]
+
+    @contextmanager
+    def _leaving(self, dims: list[Dim]) -> Iterator[None]:
+        """While the nest of a fold is made that has left the loops over these indices: so have the folds in it."""
+        before = self.left
+        self.left = (*before, *dims)
+        try:
+            yield
+        finally:
+            self.left = before
 
     def _indices(self, mask: int, block: Block) -> tuple[list[Dim], Block]:
         """The indices around a block that names (through folds) stand for, outer ones first, and the block of the
@@ -305,7 +319,9 @@ class Nest:
 
     def _safe(self, part: Part, left: list[Dim], around: list[Dim]) -> Part:
         """The fold with the condition that the loops that it leaves are not empty, if its reads may need that."""
-        cond = nonempty(self.world, self.terms, part, left, (*self.trips, *around))
+        if self.lifting and self.lifting[-1] is part.ref:
+            return part
+        cond = nonempty(self.world, self.terms, part, (*self.left, *left), (*self.trips, *around))
         if cond is None:
             return part
         found = self.guarded.get((part.bit, cond.id))
@@ -314,6 +330,7 @@ class Nest:
             found = replace(part, bit=ref.mask, ref=ref, guard=self.terms.both(cond, part.guard))
             self.guarded[part.bit, cond.id] = found
             self.terms.enter(found)
+            self.terms.users[found.bit] = self.terms.users[part.bit]
         return found
 
 
