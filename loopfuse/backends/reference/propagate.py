@@ -187,7 +187,8 @@ def _propagated(row: OpRow, args: tuple[Tracked, ...], shadows: list[Array], sha
     for at in _samples(args, shadows, moving):
         there = _evaluate(row, at, dtype)
         change = np.maximum(change, np.where(np.isfinite(there), np.abs(there - shadow), 0.0).astype(np.float64))
-        broken = broken | (~np.isfinite(there) & np.isfinite(shadow))
+        same = (there == shadow) | (np.isnan(there) & np.isnan(shadow))
+        broken = broken | (~same & ~(np.isfinite(there) & np.isfinite(shadow)))
     if row.switches:
         broken = broken | (change > 4.0 * linear + 8.0 * spacing(np.abs(shadow), dtype))
     return np.maximum(linear, change), broken
