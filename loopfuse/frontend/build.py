@@ -18,7 +18,8 @@ numerics in by for if else and or not true false None inf nan pi
 """
 RESERVED = frozenset(_WORDS.split()) | frozenset(DTYPES)
 
-_NUMBER = re.compile(r"(0x[0-9a-fA-F_]+?|0b[01_]+?|.+?)(bf16|f16|f32|f64|[iu](?:8|16|32|64))?")
+# Digits and suffix; of hexadecimal numbers only integer suffixes, as in the grammar.
+_NUMBER = re.compile(r"(?P<hex>0x[0-9a-fA-F_]+)(?P<int>[iu]\d+)?|(?P<digits>.+?)(?P<suffix>bf16|f16|f32|f64|[iu]\d+)?")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
 _MOST_DIGITS = 400  # more than any double has before its point; `int` of a longer text costs quadratic time
 
@@ -220,7 +221,8 @@ class Builder:
 
     def number(self, c: Children, s: int, e: int) -> ast.Number:
         match = _NUMBER.fullmatch(c[0].text)
-        text, suffix = (match[1], match[2]) if match else (c[0].text, None)
+        text = (match["hex"] or match["digits"]) if match else c[0].text
+        suffix = (match["int"] or match["suffix"]) if match else None
         span = self._span(s, e)
         return ast.Number(self._value(text, suffix, span), text, suffix, span)
 

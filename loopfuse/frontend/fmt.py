@@ -32,6 +32,7 @@ _DEEP = 16  # brackets nested deeper than this are not broken
 
 def format_source(text: str) -> str:
     """A script in its canonical layout. Raises UserError where the text is no script."""
+    text = text.removeprefix("\ufeff")
     parse(Source("<text>", text))
     for _ in range(4):
         formatter = _Formatter(text)
@@ -69,7 +70,7 @@ class _Formatter:
     """Formats one valid text."""
 
     def __init__(self, text: str) -> None:
-        self.text = text.removeprefix("\ufeff")
+        self.text = text
         self.tokens = list(_tokens(self.text))
         self.closer: dict[int, int] = {}  # from an opening bracket to its closing one
         self.around: list[tuple[int, int]] = []  # of each token: the innermost bracket before it, how many are open

@@ -94,6 +94,7 @@ class Tables:
         first, last = self.starts[start]
         states, begins = [first], [pos]
         values: list[Any] = [None]
+        popped: list[list[int]] = []
         actions, gotos, rules, units, match = self.actions, self.gotos, self.rules, self.units, self.token.match
         words, make = self.words, tuple.__new__
         while True:
@@ -105,14 +106,16 @@ class Tables:
                     kind = self._word(kind, text[begin:stop], actions[state])
             else:
                 kind, begin, stop = self._lex(found, text, pos, end, actions[state])
-            saved: list[int] | None = None
+            floor = len(states)  # the stack before this token is states[:floor] and, last first, what was popped
+            popped.clear()
             while (action := actions[state].get(kind)) is None or action < 0:
                 if action is None:
-                    raise Unexpected(kind, begin, stop, saved or states)
-                if saved is None:
-                    saved = states[:]
+                    raise Unexpected(kind, begin, stop, [*states[:floor], *(s for part in popped[::-1] for s in part)])
                 rule = rules[~action]
                 size = rule.size
+                if len(states) - size < floor:
+                    popped.append(states[len(states) - size : floor])
+                    floor = len(states) - size
                 if rule.name is None:
                     key = (states[-2], state, kind)
                     state = states[-1] = units.get(key) or self._climb(key)

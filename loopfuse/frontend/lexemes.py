@@ -19,7 +19,7 @@ INNER_ONLY = frozenset(("next", "emit", "return"))
 _SCAN = re.compile(
     r"""
     (?P<comment> \#[^\n]* )
-  | (?P<name> [^\W\d]\w* )
+  | (?P<name> [^\W\d][\w\u0300-\u036f]* )
   | (?P<number> 0x[0-9a-fA-F_]+ (?:[iu](?:8|16|32|64)\b)?
               | (?: 0b[01_]+ | (?: (?:\d[\d_]*)?\.(?!\.)\d[\d_]* | \d[\d_]*(?:\.(?!\.))? ) (?:[eE][+-]?\d+)? )
                 (?: (?:f16|bf16|f32|f64|[iu](?:8|16|32|64))\b )? )

@@ -145,7 +145,7 @@ def other_signs(stop: Stop) -> Diagnostic | None:
         )
     if here.text in ("->", "=>") and not (stop.keyword == "fn" and "LBRACE" in stop.expected):
         return error("LF0111", f"`{here.text}` is not an operator", span, "only a function's result type follows `->`")
-    twice = stop.before.text in ("+", "-") and stop.at >= stop.first + 3
+    twice = stop.before.text in ("+", "-") and stop.at >= stop.first + 3 and stop.lexemes[stop.at - 3].text not in "=(["
     if twice and stop.wants_operand and stop.lexemes[stop.at - 2].text == stop.before.text:
         if stop.lexemes[stop.at - 2].end != stop.before.start or not (stop.ended or here.text in CLOSERS):
             return None

@@ -93,7 +93,7 @@ class Stop:
     @property
     def fresh(self) -> bool:
         """Whether this is where a statement may begin: at the start, or on a new line after a complete one."""
-        new_line = begins_line(self.source.text, self.here.start)
+        new_line = begins_line(self.source.text, self.here.start) or self.before.text == "{"
         return self.at == self.first or (new_line and self.complete and not self.opens(braces=False))
 
     @property
@@ -197,7 +197,8 @@ def bracket(stop: Stop) -> Diagnostic | None:
             )  # fmt: skip
     if here.text == "}" and stop.ended and not opens and not stop.block and stop.complete:
         return error("LF0108", "`}` closes nothing", stop.span(stop.at), "no block is open here")
-    if opens and not stop.wants_operand and (stop.ended or (looks_new(stop))):
+    cut = here.text in ("=", "{", "->") and stop.wants("RPAR", "RSQB")
+    if opens and not stop.wants_operand and (stop.ended or looks_new(stop) or cut):
         opener = stop.lexemes[opens[-1]]
         wanted = OPENERS[opener.text]
         if opener.text != "{" and not stop.wants({"(": "RPAR", "[": "RSQB"}[opener.text]):
