@@ -176,9 +176,12 @@ kernel k2
     return case("histogram equalisation", text, {"H": 19, "W": 23}, {"img": img}, cdf=cdf, lut=lut, eq=lut[img])
 
 
+def sigmoid(z: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-z)))
+
+
 def lstm() -> Case:
     gx, wh = normal(9, 2, 12), normal(3, 12) * F(0.3)
-    sigmoid = lambda z: 1 / (1 + np.exp(-z))  # noqa: E731
     h, c, hs = np.zeros((2, 3)), np.zeros((2, 3)), []
     for t in range(9):
         i, f, g, o = np.split(gx[t] + h @ wh, 4, axis=1)

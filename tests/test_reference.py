@@ -23,7 +23,7 @@ from loopfuse.reader import parse_program
 
 Array = np.ndarray[Any, Any]
 F = np.float32
-SOME = [{}, {"limit": 1}, {"limit": 256 * 5}, {"limit": 256 * 100}, {"checked": True}]
+SOME: list[dict[str, Any]] = [{}, {"limit": 1}, {"limit": 256 * 5}, {"limit": 256 * 100}, {"checked": True}]
 
 
 def same_bits(a: Array, b: Array) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from loopfuse.backends.reference.boxes import boxes
+from loopfuse.backends.reference.boxes import Box, boxes
 from loopfuse.backends.reference.domain import Value
 from loopfuse.backends.reference.expr import compile_expr
 from loopfuse.backends.reference.frame import Frame
@@ -65,65 +65,77 @@ def _repair(fold: Fold, earlier: list[Fold], scope: Scope) -> _Repair | None:
     return _Repair(compile_expr(fold.acc.repair, scope), own, old, new)
 
 
-def compile_online(ranges: list[Range], guard: Guard, turns: tuple[Turn, ...], scope: Scope, how: Online) -> Code:
-    """A closure that runs a fold with repairs in one pass; `scope` is the one around the loop."""
-    order = [fold for turn in turns for fold in turn.folds]
-    repairs = {fold.acc.id: _repair(fold, order[:k], scope) for k, fold in enumerate(order)}
+class _Blocks:
+    """A fold with repairs at run time: how a block extends a partial, and how two partials become one.
 
-    def values(f: Frame, part: Partial, outer: Shape) -> dict[str, Value]:
-        return {x.acc.id: x.show(f, part.get(x.acc.id), outer) for x in order}
+    A partial has a node for each accumulator, in the order in which they depend on each other.
+    """
 
-    def merge(f: Frame, left: Partial, right: Partial, outer: Shape) -> Partial:
+    def __init__(self, ranges: list[Range], guard: Guard, turns: tuple[Turn, ...], scope: Scope) -> None:
+        self._ranges, self._guard, self._turns = ranges, guard, turns
+        self._order = [fold for turn in turns for fold in turn.folds]
+        self._repairs = {x.acc.id: _repair(x, self._order[:k], scope) for k, x in enumerate(self._order)}
+
+    def values(self, f: Frame, part: Partial, outer: Shape) -> dict[str, Value]:
+        """The values of a partial's accumulators, which their names get."""
+        return {x.acc.id: x.show(f, part.get(x.acc.id), outer) for x in self._order}
+
+    def _moved(self, f: Frame, x: Fold, part: Partial, old: dict[str, Value], new: dict[str, Value]) -> Node:
+        """An accumulator's node in a partial, after the accumulators that it depends on have moved."""
+        repair = self._repairs[x.acc.id]
+        if repair is None:
+            return part.get(x.acc.id)
+        return x.monoid.lift(repair.apply(f, old[x.acc.id], old, new), None)
+
+    def merge(self, f: Frame, left: Partial, right: Partial, outer: Shape) -> Partial:
         """Two partials brought to their common reference and joined, accumulator after accumulator."""
-        before, after = values(f, left, outer), values(f, right, outer)
+        before, after = self.values(f, left, outer), self.values(f, right, outer)
         joint: dict[str, Value] = {}
         made: Partial = {}
-        for x in order:
-            a, b = left.get(x.acc.id), right.get(x.acc.id)
-            repair = repairs[x.acc.id]
-            if repair is not None:
-                a = x.monoid.lift(repair.apply(f, before[x.acc.id], before, joint), None)
-                b = x.monoid.lift(repair.apply(f, after[x.acc.id], after, joint), None)
-            made[x.acc.id] = b if a is None else a if b is None else x.monoid.combine(a, b)
+        for x in self._order:
+            made[x.acc.id] = _join(x, self._moved(f, x, left, before, joint), self._moved(f, x, right, after, joint))
             joint[x.acc.id] = x.show(f, made[x.acc.id], outer)
         return made
 
-    def block(f: Frame, before: Partial, box: Any, starts: list[Any], outer: Shape, around: int) -> Partial:
+    def extend(self, f: Frame, before: Partial, box: Box, starts: list[Any], outer: Shape, around: int) -> Partial:
         """The partial after a block of iterations that came after `before`."""
         mask, doubt, quiet = f.mask, f.doubt, f.quiet
-        old, made = values(f, before, outer), Partial()
+        old, made = self.values(f, before, outer), Partial()
         new: dict[str, Value] = {}
-        for number, turn in enumerate(turns):
+        for number, turn in enumerate(self._turns):
             turn.begin(f)
             f.quiet = quiet or number > 0
-            set_box(f, ranges, starts, box, outer, around)
-            if guard(f, ranges):
+            set_box(f, self._ranges, starts, box, outer, around)
+            if self._guard(f, self._ranges):
                 turn.body(f)
             f.shape, f.elements, f.mask, f.doubt, f.quiet = outer, around, mask, doubt, quiet
             for x in turn.folds:
-                part, a, repair = x.gathered(f, outer), before.get(x.acc.id), repairs[x.acc.id]
-                if repair is not None:
-                    a = x.monoid.lift(repair.apply(f, old[x.acc.id], old, new), None)
-                made[x.acc.id] = part if a is None else a if part is None else x.monoid.combine(a, part)
+                made[x.acc.id] = _join(x, self._moved(f, x, before, old, new), x.gathered(f, outer))
                 new[x.acc.id] = x.show(f, made[x.acc.id], outer)
                 x.begin(f)
         return made
+
+
+def _join(fold: Fold, left: Node, right: Node) -> Node:
+    return right if left is None else left if right is None else fold.monoid.combine(left, right)
+
+
+def compile_online(ranges: list[Range], guard: Guard, turns: tuple[Turn, ...], scope: Scope, how: Online) -> Code:
+    """A closure that runs a fold with repairs in one pass; `scope` is the one around the loop."""
+    blocks = _Blocks(ranges, guard, turns, scope)
 
     def run(f: Frame) -> None:
         outer, around = f.shape, f.elements
         entered = [r.enter(f) for r in ranges]
         starts, counts = [s for s, _ in entered], tuple([n for _, n in entered])
-        all_boxes = () if 0 in counts else boxes(counts, how.block)
-        found: Partial = {}
-        if how.split:
-            tree = Tree(lambda a, b: merge(f, a, b, outer))
-            for box in all_boxes:
-                tree.add(block(f, {}, box, starts, outer, around))
-                tree.add({})
-            found = tree.result() or {}
-        else:
-            for box in all_boxes:
-                found = block(f, found, box, starts, outer, around)
-        values(f, found, outer)
+        found = Partial()
+        tree = Tree(lambda a, b: blocks.merge(f, a, b, outer))
+        for box in () if 0 in counts else boxes(counts, how.block):
+            if how.split:
+                tree.add(blocks.extend(f, {}, box, starts, outer, around))
+                tree.add(Partial())
+            else:
+                found = blocks.extend(f, found, box, starts, outer, around)
+        blocks.values(f, (tree.result() or Partial()) if how.split else found, outer)
 
     return run
