@@ -66,6 +66,10 @@ class Machine:
                     k = min(max(k, 0), n - 1)
                 elif mode.kind == "wrap":
                     k %= n
+                elif mode.kind in ("reflect", "symmetric"):
+                    twice = mode.kind == "symmetric"
+                    k %= max(2 * n - 2 * (not twice), 1)
+                    k = min(k, 2 * n - 2 + twice - k)
                 elif mode.kind == "checked":
                     return e.dtype.numpy.type(0)
                 elif mode.fill is not None:
