@@ -119,6 +119,12 @@ def test_lowering() -> None:
     assert "kernels" in repr(lowered)
 
 
+def test_programs_can_be_pickled() -> None:
+    x, w = data()
+    again = pickle.loads(pickle.dumps(lf.compile(GATE)))
+    assert (again(x, w, shift=0).y == 2 * x + 3).all()
+
+
 def test_sizes_and_dims() -> None:
     x, w = data()
     assert (lf.compile(GATE, sizes={"R": 0})(x, w, shift=0).y == 2 * x).all()
