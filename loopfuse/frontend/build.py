@@ -300,7 +300,7 @@ class Builder:
             out.append(c)
             at += width
         self.problems += faults[:1]
-        return unicodedata.normalize("NFC", "".join(out))
+        return "".join(out)
 
     def _value(self, text: str, suffix: str | None, span: Span) -> int | float:
         digits = text.replace("_", "")

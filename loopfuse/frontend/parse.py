@@ -198,7 +198,6 @@ class _Reader:
             if stop is None:
                 yield from made
                 return
-            self._lose(piece)
             inside = self._inside(piece, stop)
             at = self._at(piece, stop)
             if inside is None:
@@ -213,6 +212,7 @@ class _Reader:
                         pass
             limit = column(self.source.text, self.lexemes[piece.first].start)
             following = self._resume(piece, max(at, piece.inner[-1].last if piece.inner else at), limit)
+            self._lose(Piece(piece.first, piece.last if following is None else following))
             if following is None:
                 return
             piece = Piece(following, piece.last)
