@@ -360,6 +360,18 @@ def test_a_long_filter_is_stored() -> None:
     check_results(p, {"N": 5})
 
 
+def test_a_long_filter_that_leaves_a_loop() -> None:
+    """It does not depend on `i`, without which `x[0]` may not exist."""
+    cond = A("w")[k] > x[0]
+    for m in range(40):
+        cond = cond.both(A("w")[k] < float(m + 1))
+    p = program("N M", [buf("x", N, role="in"), buf("w", M, role="in"), buf("y", N)],
+                [define("y", [dim(i, N)], ref("s"), fold("s", "sum", dim(k, M), A("w")[k] * x[i], where=cond))], "y")  # fmt: skip
+    check_valid(lower(p))
+    for n in (0, 2):
+        check_results(p, {"N": n, "M": 3})
+
+
 def test_a_filter_that_cannot_be_stored() -> None:
     """Its fold has no shape in sizes (the step leaves gaps), so it is computed in the body, around an inner loop."""
     inner = fold("m", "max", dim(j, N), z[i, k, j])

@@ -42,7 +42,7 @@ class _Lets:
     """The decisions for one unit, and what has been emitted of it."""
 
     def __init__(self, root: Block, fresh: Callable[[], str], buffers: Mapping[str, Buffer]) -> None:
-        self.fresh, self.buffers = fresh, buffers
+        self.root, self.fresh, self.buffers = root, fresh, buffers
         self.bodies: dict[Block, Region] = {}
         self.headers: dict[Block, Region] = {}
         self.totals: dict[Block, Region] = {}
@@ -284,7 +284,7 @@ class _Lets:
         held = self.buffers.get(load.buffer)
         if held is None:
             return load
-        known = {d.id: d for block in region.block.chain() for d in block.dims}
+        known = {d.id: d for block in (self.root, *region.block.chain()) for d in block.dims}
         fill = Mode("constant", Const(0, load.dtype))
         modes = list(load.modes)
         for k, (sub, extent) in enumerate(zip(load.subs, held.shape, strict=True)):

@@ -12,6 +12,8 @@ from loopfuse.prove import Facts
 from loopfuse.rewrite import Fresh, subexprs
 from loopfuse.sizes import ONE, ZERO, Poly
 
+Reads = tuple[Sequence[Node], Sequence[Dim]]
+
 
 @dataclass
 class World:
@@ -112,20 +114,22 @@ def declare(world: World, name: str, value: Node, trips: Sequence[Dim], shape: l
 # -- reads of folds that leave loops ----------------------------------------------------------------------------------
 
 
-def nonempty(world: World, terms: Terms, part: Part, left: Sequence[Dim], around: Sequence[Dim]) -> Node | None:
-    """The condition that the loops that a fold leaves are not empty, if its reads may need it. `around` are the indices
-    that it keeps, those of scans included."""
-    if not left:
+def nonempty(
+    world: World, terms: Terms, reads: Sequence[Reads], left: Sequence[Dim], around: Sequence[Dim]
+) -> Node | None:
+    """The condition that loops that terms leave are not empty, if their loads may need it.
+
+    `reads` are the terms with the indices around them: `around`, those that are kept, and further ones inside.
+    """
+    doubtful = [names for roots, dims in reads for names in _unproved(world, roots, dims)] if left else []
+    if not doubtful:
         return None
-    inside = {d.id for d in around}
-    doubtful = _doubtful(world, part, around)
-    facts = world.facts(around) if doubtful else None
+    inside, facts = {d.id for d in around}, world.facts(around)
     cond: Node | None = None
     for d in left:
         names = frozenset[str]().union(*(p.names for p in (*d.lo, *d.hi)))
-        if facts is None or not all(n in world.sizes or n in inside for n in names):
-            continue
-        if not any(names & mentioned for mentioned in doubtful):
+        told = all(n in world.sizes or n in inside for n in names)
+        if not told or not any(names & mentioned for mentioned in doubtful):
             continue
         for lo in d.lo:
             for hi in d.hi:
@@ -135,16 +139,13 @@ def nonempty(world: World, terms: Terms, part: Part, left: Sequence[Dim], around
     return cond
 
 
-def _doubtful(world: World, part: Part, around: Sequence[Dim]) -> list[frozenset[str]]:
-    """The names in every subscript and its extent that is not in range by the loops around and those of the fold. The
-    folds in it are not looked into: they have conditions of their own."""
-    inside = (*around, *part.fold.dims)
-    terms = [n for n in (part.value, part.where, part.at) if n is not None]
-    found = _unproved(world, terms, inside)
-    return found if part.guard is None else found + _unproved(world, [part.guard], around)
+def reads_of(part: Part, around: Sequence[Dim]) -> list[Reads]:
+    """The terms of a fold with the indices around them. The folds in it are left out: they have their own conditions."""
+    own = [n for n in (part.value, part.where, part.at) if n is not None]
+    return [(own, (*around, *part.fold.dims)), ([] if part.guard is None else [part.guard], around)]
 
 
-def _unproved(world: World, roots: list[Node], dims: Sequence[Dim]) -> list[frozenset[str]]:
+def _unproved(world: World, roots: Sequence[Node], dims: Sequence[Dim]) -> list[frozenset[str]]:
     """The names in subscripts, and their extents, that are not in range by the bounds of these indices."""
     known = {d.id: d for d in dims}
     facts: Facts | None = None

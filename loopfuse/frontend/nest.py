@@ -18,7 +18,7 @@ from dataclasses import replace
 from loopfuse.diag import Span
 from loopfuse.frontend import typed
 from loopfuse.frontend.lets import TALLEST, emit
-from loopfuse.frontend.lifting import World, axes, declare, nonempty
+from loopfuse.frontend.lifting import World, axes, declare, nonempty, reads_of
 from loopfuse.frontend.regions import Block, Write
 from loopfuse.frontend.terms import Env, Node, Part, Terms
 from loopfuse.ir import Acc, Affine, Buffer, Dim, Expr, Load, Order, Ref, Stmt
@@ -122,7 +122,7 @@ class Nest:
     # -- blocks -------------------------------------------------------------------------------------------------------
 
     def _root(self) -> Block:
-        return Block(None, {d.id for d in self.trips})
+        return Block(None, {d.id for d in self.trips}, dims=self.trips)
 
     def _loops(self, parent: Block, dims: tuple[Dim, ...], span: Span | None, own: bool = False,
                always: bool = False) -> tuple[Block, Block]:  # fmt: skip
@@ -203,10 +203,7 @@ class Nest:
         if where is None:
             return block
         if where.height > TALLEST // 2 or where.size > LARGEST:
-            whole = self.terms.both(guard, where)
-            assert whole is not None
-            needed, _ = self._indices(whole.mask, block)
-            cond = self._lift(whole, needed, block)
+            cond = self._stored_filter(block, guard, where)
         else:
             cond = self._try(where, block, True)
         if cond is not None:
@@ -215,6 +212,19 @@ class Nest:
         inner = self._open(block, (), block.span)
         inner.where = self._here(where, block)
         return inner
+
+    def _stored_filter(self, block: Block, guard: Node | None, where: Node) -> Node | None:
+        """A long condition as an array."""
+        whole = self.terms.both(guard, where)
+        assert whole is not None
+        needed, _ = self._indices(whole.mask, block)
+        kept = (*self.trips, *needed)
+        left = [d for b in block.chain() for d in b.raw if not any(d is k for k in needed)]
+        some = nonempty(self.world, self.terms, [([whole], kept)], (*self.left, *left), kept)
+        whole = self.terms.both(some, whole)
+        assert whole is not None
+        with self._leaving(left):
+            return self._lift(whole, needed, block)
 
     # -- placing folds ------------------------------------------------------------------------------------------------
 
@@ -321,7 +331,8 @@ class Nest:
         """The fold with the condition that the loops that it leaves are not empty, if its reads may need that."""
         if self.lifting and self.lifting[-1] is part.ref:
             return part
-        cond = nonempty(self.world, self.terms, part, (*self.left, *left), (*self.trips, *around))
+        kept = (*self.trips, *around)
+        cond = nonempty(self.world, self.terms, reads_of(part, kept), (*self.left, *left), kept)
         if cond is None:
             return part
         found = self.guarded.get((part.bit, cond.id))

@@ -37,9 +37,10 @@ class Write:
 class Block:
     """A loop with its body, or with no parent the statements of a whole unit.
 
-    `dims` are the loop's as they are emitted, `raw` as the typed program has them; `mask` are the bits of the emitted
-    indices. `own`: a loop of the statement itself, not of one of its folds. `running` are the bits of an accumulator
-    that the body reads while it runs.
+    `dims` are the loop's as they are emitted (of a unit the trips of the scans around), `raw` as the typed program has
+    them; `mask` are the bits of the emitted indices. `own`: a loop of the statement itself, not of one of its folds.
+    `taken` are the ids of indices in use in the unit. `env` says what names mean here, `placed` which folds stand here.
+    `running` are the bits of an accumulator that the body reads while it runs.
     """
 
     parent: Block | None
