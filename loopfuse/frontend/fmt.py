@@ -254,6 +254,7 @@ class _Formatter:
         spans = list(self._commas(first, loop))
         for n, (start, end) in enumerate(spans):
             lead = self._lead(start)
+            self.moved = self.moved or bool(lead and n == 0)  # it may not stand at the beginning of a line
             item = self._item(start, end, tight)
             hanging = len(spans) > 1 and self._chained(start, end)
             parts.append(join(*lead, group(indent(item) if hanging else item)))
