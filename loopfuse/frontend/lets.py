@@ -216,6 +216,9 @@ class _Lets:
             if isinstance(item, Write):
                 subs = tuple([value(n, region) for n in item.subs])
                 stored = value(item.value, region)
+                if item.let:
+                    out.append(Let(item.buffer, stored, span=item.span))
+                    continue
                 at = None if item.at is None else value(item.at, region)
                 modes = item.modes if any(item.modes) else ()
                 out.append(Store(item.buffer, subs, stored, item.absorb, at, modes, span=item.span))

@@ -284,6 +284,12 @@ class Nest:
     def _fold(self, part: Part, home: Block) -> Node:
         """The loop of a fold at the end of a block."""
         fold = part.fold
+        for name, n in part.lets:
+            id = self.world.claim(name)
+            if id != name:
+                home.env.names[name] = Poly.of(id)
+                home.env.mask |= self.terms.bit(name)
+            home.items.append(Write(id, (), self._here(n, home), let=True, span=fold.span))
         head, block = self._loops(home, fold.dims, fold.span, always=True)
         inner = self._filter(block, home, part.guard, part.where)
         acc = self.world.claim(fold.id)

@@ -17,7 +17,7 @@ from loopfuse.ir import Acc, Dim, Mode, Order
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """A store or an absorption, as terms."""
+    """A store or an absorption, as terms; with `let` a let of its own, `buffer` its id."""
 
     buffer: str
     subs: tuple[Node, ...]
@@ -25,6 +25,7 @@ class Write:
     absorb: bool = False
     at: Node | None = None
     modes: tuple[Mode | None, ...] = ()
+    let: bool = False
     span: Span | None = None
 
     @property

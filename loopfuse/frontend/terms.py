@@ -78,13 +78,15 @@ class Part:
     where: Node | None
     guard: Node | None
     at: Node | None
+    lets: tuple[tuple[str, Node], ...] = ()
     free: int = 0
     reach: int = 0
 
     @property
     def terms(self) -> tuple[Node, ...]:
         """Its expressions."""
-        return tuple(n for n in (self.value, self.where, self.guard, self.at) if n is not None)
+        own = tuple(n for n in (self.value, self.where, self.guard, self.at) if n is not None)
+        return (*own, *(n for _, n in self.lets))
 
     @property
     def mask(self) -> int:
@@ -239,13 +241,14 @@ class Terms:
         value = self.node(fold.value)
         where, guard, at = (None if e is None else self.node(e) for e in (fold.where, fold.guard, fold.at))
         numbers = tuple(-1 if n is None else n.id for n in (value, where, guard, at))
+        lets = tuple((name, self.node(e)) for name, e in fold.lets)
         key = (fold.monoid, fold.dtype.name, fold.dims, *numbers)
         first = known.setdefault(key, fold.id)
         if first != fold.id:
             self.equal[fold.id] = first
             return
         ref = self.node(Ref(fold.id, MONOIDS[fold.monoid].result(fold.dtype), span=fold.span))
-        part = Part(fold, ref.mask, ref, value, where, guard, at)
+        part = Part(fold, ref.mask, ref, value, where, guard, at, lets)
         self.enter(part)
         self.use(part.mask)
 
@@ -253,8 +256,10 @@ class Terms:
         """Register a fold; those that it mentions are registered already."""
         own = 0
         inside = self._through(part.value, part.where, part.at)
-        around = self._through(part.guard)
+        around = self._through(part.guard, *(n for _, n in part.lets))
         bounds = 0
+        for name, _ in part.lets:
+            own |= self.bit(name)
         for d in part.fold.dims:
             own |= self.bit(d.id)
             bounds |= self.bounds(d)
