@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from loopfuse.diag import CompilerError, Span
 from loopfuse.frontend import typed
+from loopfuse.frontend.indices import shorten
 from loopfuse.frontend.lifting import World
 from loopfuse.frontend.nest import Leaf, Nest
 from loopfuse.ir import Affine, Buffer, Dim, Interval, Kernel, Load, Loop, Program, Role, Stmt, Store
@@ -31,7 +32,7 @@ def lower(program: typed.TypedProgram, roots: Iterable[str] | None = None) -> Pr
     Raises `CompilerError` for a root that is no buffer.
     """
     wanted = [(o.name, o.buffer) for o in program.outputs] if roots is None else [(b, b) for b in roots]
-    return _Lowering(program).run(wanted)
+    return shorten(_Lowering(program).run(wanted))
 
 
 class _Lowering:
@@ -223,3 +224,4 @@ def _ids(leaf: Leaf) -> Iterator[str]:
     for fold in folds:
         yield fold.id
         yield from (d.id for d in fold.dims)
+        yield from (name for name, _ in fold.lets)
