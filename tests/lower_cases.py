@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from typed_terms import CHECKED, ZERO_FILL, A, buf, cast, define, dim, fn, fold, names, program, ref, term
 
 from loopfuse.dtypes import BOOL, F16, F32, I32, I64
 from loopfuse.frontend.typed import Prefix, Scan, Scatter, TypedProgram, Update
 from loopfuse.ir import Affine, Const, Op, Size
-from loopfuse.sizes import ZERO
+from loopfuse.sizes import ONE, ZERO, Poly
 
 M, N, K, D, T, C = names("M N K D T C")
 c, d, i, j, k, n, r, s, t = names("c d i j k n r s t")
@@ -234,8 +236,17 @@ def shared_in_arm() -> TypedProgram:
                     define("z", [dim(i, M)], (large * large).if_(cond, 0.0))], "y z")  # fmt: skip
 
 
+def rows_by_pointer() -> TypedProgram:
+    """Rows of a sparse matrix: the bounds are read from data, in an arm where they may be read."""
+    p, cond = A("p", I64), term(i) >= 1
+    lets = (("lo", p[i - 1].e), ("hi", p[i].e))
+    row = replace(fold("row", "sum", dim(k, Poly.of("hi"), Poly.of("lo")), A("v")[k], guard=cond), lets=lets)
+    buffers = [buf("p", M, role="in", dtype=I64, range=((ZERO,), (ONE + 1,))), buf("v", 2, role="in"), buf("y", M, N)]
+    return program("M N", buffers, [define("y", [dim(i, M), dim(j, N)], ref("row").if_(cond, 0.0), row)], "y")
+
+
 CASES = {f.__name__: f for f in (
     softmax, matmul, attention_scores, layernorm, kept_axis, convolution, guarded_fold, invariant_fold, inner_alone,
     filtered_by_fold, triangle, first_element, positions, cumsum, histogram, kmeans, dtw, power_iteration, shared_terms,
-    shared_in_arm,
+    shared_in_arm, rows_by_pointer,
 )}  # fmt: skip

@@ -121,6 +121,8 @@ class Machine:
         if fold.guard is not None and not self.value(fold.guard):
             raise Fault(f"`{fold.id}` is needed where its guard is false")
         acc = Total(fold.monoid, fold.dtype)
+        for name, e in fold.lets:
+            self.env[name] = int(self.value(e))
         for _ in self.points(fold.dims):
             if fold.where is None or self.value(fold.where):
                 acc.absorb(self.value(fold.value), None if fold.at is None else self.value(fold.at))

@@ -142,7 +142,8 @@ def nonempty(
 def reads_of(part: Part, around: Sequence[Dim]) -> list[Reads]:
     """The terms of a fold with the indices around them. The folds in it are left out: they have their own conditions."""
     own = [n for n in (part.value, part.where, part.at) if n is not None]
-    return [(own, (*around, *part.fold.dims)), ([] if part.guard is None else [part.guard], around)]
+    before = [n for _, n in part.lets] if part.guard is None else [part.guard, *(n for _, n in part.lets)]
+    return [(own, (*around, *part.fold.dims)), (before, around)]
 
 
 def _unproved(world: World, roots: Sequence[Node], dims: Sequence[Dim]) -> list[frozenset[str]]:

@@ -284,12 +284,7 @@ class Nest:
     def _fold(self, part: Part, home: Block) -> Node:
         """The loop of a fold at the end of a block."""
         fold = part.fold
-        for name, n in part.lets:
-            id = self.world.claim(name)
-            if id != name:
-                home.env.names[name] = Poly.of(id)
-                home.env.mask |= self.terms.bit(name)
-            home.items.append(Write(id, (), self._here(n, home), let=True, span=fold.span))
+        self._bind(part, home)
         head, block = self._loops(home, fold.dims, fold.span, always=True)
         inner = self._filter(block, home, part.guard, part.where)
         acc = self.world.claim(fold.id)
@@ -299,6 +294,16 @@ class Nest:
         inner.items.append(Write(acc, (), value, absorb=True, at=at, span=fold.span))
         self._close(inner, home)
         return self.terms.make(Ref(acc, part.ref.expr.dtype, span=fold.span), ())
+
+    def _bind(self, part: Part, home: Block) -> None:
+        """Lets in a block for the bounds of a fold that are read from data; where its guard is false they are zero."""
+        for name, n in part.lets:
+            id = self.world.claim(name)
+            if id != name:
+                home.env.names[name] = Poly.of(id)
+                home.env.mask |= self.terms.bit(name)
+            value = self._here(n if part.guard is None else self.terms.under(part.guard, n), home)
+            home.items.append(Write(id, (), value, let=True, span=part.fold.span))
 
     # -- lifting ------------------------------------------------------------------------------------------------------
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from loopfuse.dtypes import BOOL
 from loopfuse.frontend.typed import Fold
 from loopfuse.ir import Affine, Const, Dim, Expr, Load, Op, Ref, Select
 from loopfuse.ops import MONOIDS
 from loopfuse.rewrite import children, rebuild
 from loopfuse.sizes import Poly
 
-FALSE = Const(0, BOOL)
 _MOST = 1 << 30
 
 # The operations whose right operand reads nothing unless the left one has this value.
@@ -69,7 +67,7 @@ class Env:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A fold as terms. `free`: what it mentions, through other folds too, but for its own indices; `reach`: all that."""
+    """A fold as terms. `lets` are the bounds that are read from data, by their names. `free`: what it mentions, through other folds too, but for its own indices; `reach`: all that."""
 
     fold: Fold
     bit: int
@@ -230,9 +228,12 @@ class Terms:
         """The first condition and, where it holds, the second."""
         if first is None or second is None or first is second:
             return second if first is None else first
-        return self.make(
-            Select(first.expr, second.expr, FALSE, span=second.expr.span), (first, second, self.node(FALSE))
-        )
+        return self.under(first, second)
+
+    def under(self, cond: Node, value: Node) -> Node:
+        """The value where the condition holds, else zero."""
+        zero = self.node(Const(0, value.expr.dtype))
+        return self.make(Select(cond.expr, value.expr, zero.expr, span=value.expr.span), (cond, value, zero))
 
     # -- folds --------------------------------------------------------------------------------------------------------
 
