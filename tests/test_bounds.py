@@ -175,6 +175,13 @@ def test_a_product_of_many() -> None:
     assert float(found.bound) < 300 * 2.0**-24 * 1.01 * float(found.shadow)
 
 
+def test_the_least_of_many_errs_as_one() -> None:
+    """Errors of a minimum do not add up, or they would double with every step of a recurrence."""
+    (case,) = (c for c in ODD if c.name == "a seq loop in a seq loop")
+    (found,) = run_bounded(case.program, case.inputs, case.sizes).values()
+    assert not found.undecided.any() and found.bound.max() < 1e-5
+
+
 # -- 16 bits ----------------------------------------------------------------------------------------------------------
 
 HALF = """program half(N)

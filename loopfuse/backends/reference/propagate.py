@@ -28,10 +28,11 @@ Apply = Callable[[tuple[Tracked, ...]], Tracked]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a row's own functions show. `mild`: every slope is 1, so that errors add up exactly. `extended`: it can be
-    evaluated in extended precision."""
+    """What a row's own functions and laws show. `mild`: every slope is 1, so that errors at most add up. `picks`: the
+    result is one of two operands. `extended`: it can be evaluated in extended precision."""
 
     mild: bool
+    picks: bool
     extended: bool
 
 
@@ -45,7 +46,8 @@ def traits(name: str) -> Traits:
         near = row.function(tuple(args), F64)
         mild = row.slope is not None and all(bool(np.all(s == 1.0)) for s in row.slopes(args, near))
         extended = _try_extended(row, args, near)
-    return Traits(mild, extended)
+    picks = mild and row.arity == 2 and row.law("idempotent", F64) and row.law("associative", F64)
+    return Traits(mild, picks, extended)
 
 
 def _try_extended(row: OpRow, args: list[Array], near: Array) -> bool:
@@ -171,6 +173,8 @@ def _propagated(row: OpRow, args: tuple[Tracked, ...], shadows: list[Array], sha
     moving = [k for k, a in enumerate(args) if a.bound is not None]
     if not moving:
         return None, None
+    if traits(row.name).picks:
+        return picked(row, shadows, [a.error for a in args]), None
     if traits(row.name).mild:
         total: Any = 0.0
         for k in moving:
@@ -192,6 +196,18 @@ def _propagated(row: OpRow, args: tuple[Tracked, ...], shadows: list[Array], sha
     if row.switches:
         broken = broken | (change > 4.0 * linear + 8.0 * spacing(np.abs(shadow), dtype))
     return np.maximum(linear, change), broken
+
+
+def picked(row: OpRow, shadows: Sequence[Array], errors: Sequence[Array]) -> Array:
+    """The error of one of two operands: the greater of those that can be picked, given how far both may be off."""
+    found: Any = 0.0
+    for mine, other in ((0, 1), (1, 0)):
+        can: Any = False
+        for way in (1.0, -1.0):
+            rival = shadows[other] - way * errors[other]
+            can = can | (row.function((shadows[mine] + way * errors[mine], rival), F64) != rival)
+        found = np.maximum(found, np.where(can, errors[mine], 0.0))
+    return np.asarray(found)
 
 
 def _samples(args: tuple[Tracked, ...], shadows: list[Array], moving: list[int]) -> list[list[Array]]:

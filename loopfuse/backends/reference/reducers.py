@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loopfuse.backends.reference.propagate import operation, traits
+from loopfuse.backends.reference.propagate import operation, picked, traits
 from loopfuse.backends.reference.tracked import Tracked, any_of, settle, wide_type
 from loopfuse.backends.reference.tree import Node
 from loopfuse.constants import greatest
@@ -137,12 +137,7 @@ class Pairwise(Base):
             return _lifted(self._apply((self._tracked(left), self._tracked(right))))
         value = self.joined(left[0], right[0], self.terms)
         shadow = self.joined(left[1], right[1], F64).astype(self.wide)
-        # An operand counts if it can be the one picked: if some value that it may have is.
-        error: Any = 0.0
-        for mine, other in ((left, right), (right, left)):
-            best = [self.joined(mine[1] + way * mine[2], other[1] - way * other[2], F64) for way in (1.0, -1.0)]
-            can = (best[0] != other[1] - other[2]) | (best[1] != other[1] + other[2])
-            error = np.maximum(error, np.where(can, mine[2], 0.0))
+        error = picked(OPS[self.row.op], (left[1], right[1]), (left[2], right[2]))
         return value, shadow, error, left[3] | right[3]
 
     def finish(self, node: Node) -> Tracked:
