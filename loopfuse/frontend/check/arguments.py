@@ -31,6 +31,27 @@ LATER = {
     "fft": "a gather over the whole array in each of log2(N) steps",
 }
 
+# Functions of Python and NumPy that have another name or form here.
+ELSEWHERE = {
+    "int": "a cast: i32(...)",
+    "float": "a cast: f32(...)",
+    "len": "x.shape[0]",
+    "pow": "a ** b",
+    "power": "a ** b",
+    "arange": "iota(N)",
+    "matmul": "a @ b",
+    "concatenate": "concat(a, b, axis=0)",
+    "vstack": "concat(a, b, axis=0)",
+    "hstack": "concat(a, b, axis=1)",
+    "zeros_like": "zeros(x.dtype, N)",
+    "ones_like": "ones(x.dtype, N)",
+    "amax": "max(x)",
+    "amin": "min(x)",
+    "fmax": "maximum(a, b)",
+    "fmin": "minimum(a, b)",
+    "fabs": "abs(x)",
+}
+
 Opt = ast.Expr | None
 Rest = tuple[ast.Expr, ...]
 

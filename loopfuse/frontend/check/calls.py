@@ -5,9 +5,10 @@ from __future__ import annotations
 from loopfuse.diag import Span
 from loopfuse.dtypes import CLASSES, DTYPES, DType
 from loopfuse.frontend import ast
-from loopfuse.frontend.check.arguments import LATER
+from loopfuse.frontend.check.arguments import ELSEWHERE, LATER
 from loopfuse.frontend.check.builtins import Builtins
 from loopfuse.frontend.check.convert import describe
+from loopfuse.frontend.check.modules import library
 from loopfuse.frontend.check.values import (
     Array,
     Entry,
@@ -56,6 +57,10 @@ class Calls(Builtins):
         known = {*names, *self.known_functions()}
         near = self.suggest(node.id, known)
         fix = f"did you mean `{near}`?" if near else None
+        fix = ELSEWHERE.get(node.id, fix)
+        for name, text in library().items():
+            if f"\nfn {node.id}(" in text:
+                fix = f"import {name}, then {name}.{node.id}(...)"
         for module in self.known_modules():
             if node.id in module.scope.functions:
                 fix = f"import {module.name}, then {module.name}.{node.id}(...)"

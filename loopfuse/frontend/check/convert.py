@@ -64,7 +64,7 @@ def describe(value: Value) -> str:
         case Type():
             return f"the type {value.dtype}"
         case Tuple():
-            return f"{len(value.items)} values"
+            return f"a list of {len(value.items)}"
         case Text():
             return "a string"
         case NoValue():
@@ -267,11 +267,14 @@ class Convert(Emit):
                 for _ in range(b.constant):
                     result = result * a
             case "pow" if (
-                a.is_const and b.is_const and b.constant >= 0 and abs(a.constant) ** min(b.constant, 64) < 2**63
+                a.is_const and b.is_const and b.constant >= 0 and abs(a.constant) ** min(b.constant, 64) < 2**64
             ):
                 result = Poly.of(a.constant**b.constant)
             case "shl" if b.is_const and 0 <= b.constant < 63:
                 result = a * (1 << b.constant)
+            case "pow" | "shl" if a.is_const and b.is_const and b.constant >= 0 and a.constant:
+                self.fail("LF0212", f"`{span.text}` does not fit in any integer type", span, "u64 ends at 2**64 - 1",
+                          fix="a float, as in 2.0 ** 100")  # fmt: skip
             case "minimum" | "maximum" if a.is_const and b.is_const:
                 result = Poly.of((min if row.name == "minimum" else max)(a.constant, b.constant))
         if row.name == "pow" and b.is_const and b.constant < 0:

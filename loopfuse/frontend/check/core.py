@@ -54,6 +54,8 @@ class Core:
         self.equation = False
         self.folds: dict[str, typed.Fold] = {}
         self.lets: dict[str, Expr] = {}
+        # The definition in hand: the name and where its right side stands.
+        self.defining: tuple[str, Span] | None = None
         self.data_bounds = False
         self.body: list[typed.Stmt] = []
         self.sizes: dict[str, Size] = {}

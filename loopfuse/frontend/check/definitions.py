@@ -38,6 +38,7 @@ class Definitions(Exprs):
         if lhs.names:
             self.let_tuple(node)
             return
+        self.defining = (lhs.name, node.value.span)
         if lhs.binders is not None:
             value: Value = self.equation_of(lhs, node.type, node.value)
         else:
@@ -99,8 +100,9 @@ class Definitions(Exprs):
         if isinstance(value, Poison):
             self.poisoned(value, span)
         if isinstance(value, Function | Module | Type | Tuple):
-            self.fail("LF0224", f"{describe(value)} cannot be bound by `let`", span, "not a value",
-                      fix="let (a, b) = ... takes two values" if isinstance(value, Tuple) else None)  # fmt: skip
+            several = isinstance(value, Tuple) and len(value.items) > 1
+            self.fail("LF0224", f"{describe(value)} cannot be bound to one name", span, "not a value",
+                      fix="let (a, b) = ... takes two values" if several else None)  # fmt: skip
         if isinstance(value, Array):
             adopted = self.adopt(name, value)
             return adopted if adopted is not None else self.materialise(value, name, span)
@@ -319,7 +321,7 @@ class Definitions(Exprs):
         else:
             value = self.named(lhs.name, node.type, node.value)
             self.bind_name(lhs.name, lhs.name_span, value)
-        self.add_output(lhs.name, value, to, lhs.name_span)
+        self.add_output(lhs.name, value, to, lhs.name_span if node.value is None else node.value.span)
 
     def add_output(self, name: str, value: Value, to: str | None, span: Span) -> None:
         """Make a value a result, in a buffer of its own."""

@@ -94,6 +94,10 @@ class Exprs(Calls):
                   "range": "k in 0..N", "float": "f32(...)", "int": "i32(...)", "len": "the size itself"}.get(node.id)  # fmt: skip
         hint = python or near
         fix = (f"write {python}" if python else f"did you mean `{near}`?") if hint else None
+        name, span = self.defining or ("", node.span)
+        if name == node.id and span.source is node.span.source and span.start <= node.span.start < span.end:
+            self.fail("LF0203", f"`{node.id}` is not defined yet", node.span, "stands in its own definition",
+                      fix="a recurrence is a scan; a running sum is cumsum(...)")  # fmt: skip
         self.fail("LF0203", f"unknown name `{node.id}`", node.span, "not defined here", fix=fix)
 
     def number(self, node: ast.Number) -> Value:
@@ -349,6 +353,7 @@ class Exprs(Calls):
         near = self.suggest(node.name, ("T", "mT", "shape", "dtype", "ndim"))
         known = node.name in self.builtin_names()
         fix = f"{node.name}({node.base.span.text}, ...)" if known else (f"did you mean `.{near}`?" if near else None)
+        fix = f"a cast: f32({node.base.span.text})" if node.name == "astype" else fix
         self.fail(
             "LF0204", f"no attribute `{node.name}`", node.name_span, "values have T, mT, shape, dtype and ndim", fix=fix
         )
@@ -403,7 +408,7 @@ class Exprs(Calls):
                         "an element of an array literal must be a number",
                         item.span,
                         f"this is {element}",
-                        fix="stack(a, b)",
+                        fix="concat(a, b) and stack(a, b) take arrays one by one",
                     )
                 items.append((element, item.span))
                 shapes.add(())

@@ -137,7 +137,7 @@ class Loops(Definitions):
         if isinstance(node, ast.Next):
             self.guarded_statement(lambda: self.next(node, carries, ahead))
         elif isinstance(node, ast.Emit):
-            self.guarded_statement(lambda: self.emit(node, emits, row, count))
+            self.guarded_statement(lambda: self.emit(node, emits, row, count, carries))
         else:
             self.statement(node)
 
@@ -201,10 +201,13 @@ class Loops(Definitions):
                 assert isinstance(held, Array | Scalar)
                 self.store_at(c.buffer, held, ahead, c.span)
 
-    def emit(
-        self, node: ast.Emit, emits: dict[str, tuple[str, DType, tuple[Poly, ...]]], row: tuple[Expr, ...], count: Poly
-    ) -> None:
+    def emit(self, node: ast.Emit, emits: dict[str, tuple[str, DType, tuple[Poly, ...]]], row: tuple[Expr, ...],
+             count: Poly, carries: list[Carried]) -> None:  # fmt: skip
         """`emit hs = e`: a row of an array with a leading trip axis."""
+        carry = next((c for c in carries if c.name == node.name), None)
+        if carry is not None:
+            self.fail("LF0332", f"`{node.name}` is a carry of this scan", node.name_span, "would be two values after the scan",
+                      (carry.span, "the carry"), fix=f"another name: emit all_{node.name} = ...")  # fmt: skip
         if node.name in emits:
             self.fail("LF0332", f"`emit {node.name}` stands twice", node.name_span, "here again")
         if not self.is_size(self.hull(count, node.span), params=False):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from loopfuse.diag import Collector, Source, Span, error
 from loopfuse.frontend import ast, typed
 from loopfuse.frontend.check.declarations import Declarations
-from loopfuse.frontend.check.statements import defined
 from loopfuse.frontend.check.values import Entry, Function, Poison
-from loopfuse.frontend.parse import parse_recovering
-
-DEFINES = re.compile(r"\b(?:let|input|output|param|size|accum|fn|emit)\s+(\w+)")
+from loopfuse.frontend.parse import read
 
 
 class Program(Declarations):
@@ -64,11 +60,8 @@ def check_script(script: ast.Script, collector: Collector, *, sizes: Mapping[str
 def check_source(source: Source, *, sizes: Mapping[str, int] | None = None, search: Path | None = None,
                  collector: Collector) -> typed.TypedProgram | None:  # fmt: skip
     """Parse and check a source; what parses is checked even after syntax errors, and None is returned for any error."""
-    script = parse_recovering(source, collector)
+    script, lost = read(source, collector)
     if collector.errors:
         # What failed to parse was meant to define something: using that must not be a second error.
-        parsed = {n for node in script.body for n in defined(node)}
-        parsed |= {node.name for node in script.body if isinstance(node, ast.FnDecl)}
-        lost = {m.group(1) for m in DEFINES.finditer(source.text)} - parsed
         return Program(collector, dict(sizes or {}), search).run(script, "program", lost)
     return check_script(script, collector, sizes=sizes, search=search)

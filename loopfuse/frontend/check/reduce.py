@@ -345,7 +345,8 @@ class Reduce(Infer):
         poly = value.poly if isinstance(value, WeakInt) else None
         poly = poly.subs(self.known_sizes()) if poly is not None else None
         if poly is None or not poly.is_const:
-            self.fail("LF0406", f"{what} must be a constant integer", span, f"this is {describe(value)}")
+            self.fail("LF0406", f"{what} must be a constant integer", span, f"this is {describe(value)}",
+                      fix="leave the inner parentheses out" if isinstance(value, Tuple) else None)  # fmt: skip
         return poly.constant
 
     def axis_number(self, axis: int, rank: int, span: Span) -> int:

@@ -60,7 +60,9 @@ class Shapes(Reduce):
                 "an extent must be made of sizes",
                 node.span,
                 f"this is {describe(value)}",
-                fix="declare it: size K = ...",
+                fix="leave the inner parentheses out"
+                if isinstance(node, ast.TupleExpr)
+                else "declare it: size K = ...",
             )
         return poly
 

@@ -11,7 +11,7 @@ from loopfuse.frontend.check.core import Failed, parts
 from loopfuse.frontend.check.infer import children
 from loopfuse.frontend.check.loops import Loops
 from loopfuse.frontend.check.values import Entry, Poison, Scalar, WeakInt
-from loopfuse.ir import Affine, Const, Directive, Expr, Load, Op, Require
+from loopfuse.ir import Affine, Const, Directive, Expr, Load, Op, Ref, Require
 
 PRAGMAS = ("materialize", "fuse", "nofuse", "split", "tf32")
 
@@ -125,11 +125,15 @@ class Statements(Loops):
             self.fail(
                 "LF0211", "a requirement is a condition", node.cond.span, "not a bool scalar", fix="compare: R % 2 == 1"
             )
-        if any(
-            isinstance(e, Load) or (isinstance(e, Affine) and not self.is_size(e.poly)) for e in parts((value.expr,))
-        ):
-            self.fail("LF0601", "a requirement is about sizes and params", node.cond.span, "depends on data or an index",
-                      fix=f"check {node.cond.span.text}")  # fmt: skip
+        about = list(parts((value.expr,)))
+        if any(isinstance(e, Load | Ref) or (isinstance(e, Affine) and not self.is_size(e.poly)) for e in about):
+            text = node.cond.span.text
+            named = {n.id: self.scope.find(n.id) for n in names_in(node.cond)}
+            # A param that is no integer is a value in memory, as data is.
+            param = next((name for name, entry in named.items() if entry and entry.what == "param"), None)
+            self.fail("LF0601", "a requirement is about sizes and integer params", node.cond.span, "depends on data or an index"
+                      if param is None else "depends on a param that is no integer, on data or an index",
+                      fix=f"check {text}" if param is None else f"a domain: param {param}: ... where {text}")  # fmt: skip
         self.add_require(value.expr, node.message or "", node.span)
 
     def add_require(self, cond: Expr, message: str, span: Span) -> None:
