@@ -5,34 +5,39 @@ They are put before the script's text, and what is said of the text afterwards i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
-from loopfuse.diag import Collector, Diagnostic, Label, Source, Span, UserError
+from loopfuse.diag import Collector, Diagnostic, Label, Source, Span, UserError, error
 from loopfuse.dtypes import of_numpy
 from loopfuse.frontend.ast import InputDecl, ParamDecl
 from loopfuse.frontend.parse import parse_recovering
 
 
 def declarations(source: Source, arrays: Mapping[str, object]) -> str:
-    """Input declarations, with fixed extents, for the arrays that the script does not declare."""
-    script = parse_recovering(source, Collector())
+    """Input declarations, with fixed extents, for the arrays that the script does not declare but mentions. What it
+    does not mention is left for `bind` to complain of."""
+    collector = Collector()
+    script = parse_recovering(source, collector)
+    collector.raise_errors()
     declared = {s.name for s in script.body if isinstance(s, InputDecl | ParamDecl)}
-    found = [_declare(name, value) for name, value in arrays.items() if name not in declared]
-    return "".join(found)
+    mentioned = set(re.findall(r"\w+", source.text))
+    return "".join(_declare(n, value) for n, value in arrays.items() if n in mentioned and n not in declared)
 
 
 def _declare(name: str, value: object) -> str:
-    """The declaration of one array; empty for what is none, which `bind` complains of."""
+    """The declaration of one array."""
     if isinstance(value, bool | int | float):
         return f"input {name}: {'bool' if isinstance(value, bool) else 'i64' if isinstance(value, int) else 'f32'} "
     array = np.asarray(value)
     dtype = of_numpy(array.dtype) if array.dtype.kind not in "OSUMm" else None
     if dtype is None:
-        return ""
+        what = "None" if value is None else f"of the type {array.dtype}"
+        raise UserError([error("LF0503", f"`{name}` is {what}, which no element type of the language stands for")])
     extents = f"[{', '.join(map(str, array.shape))}]" if array.ndim else ""
     return f"input {name}: {dtype}{extents} "
 

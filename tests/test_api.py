@@ -110,6 +110,26 @@ def test_declarations_are_implied() -> None:
     assert told.primary.source.text == "output y = a @ q"
 
 
+@pytest.mark.parametrize(
+    ("script", "given", "code"),
+    [
+        ("y = a + 1", {"a": np.ones(2)}, "LF0110"),
+        ("output y = a + 1", {"a": np.ones(2, np.complex64)}, "LF0503"),
+        ("output y = a + 1", {"a": None}, "LF0503"),
+        (
+            "input x: f32[N]  param gain: f32 = 2  output y = gain * x",
+            {"x": np.ones(2, np.float32), "gian": 3},
+            "LF0502",
+        ),
+    ],
+    ids=["no keyword", "complex", "None", "a misspelt param"],
+)
+def test_wrong_arrays_without_declarations(script: str, given: dict[str, object], code: str) -> None:
+    with pytest.raises(lf.Error) as caught:
+        lf.run(script, **given)
+    assert [told.code for told in caught.value.diagnostics] == [code]
+
+
 def test_lowering() -> None:
     x, w = data()
     lowered = lf.parse(GATE).lower()

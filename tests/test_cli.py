@@ -520,6 +520,16 @@ def test_a_reader_that_goes_away(shell: Shell) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(("where", "code"), [(">/dev/full", 1), (">&-", 0)], ids=["a full disk", "closed"])
+def test_results_that_cannot_be_written(shell: Shell, where: str, code: int) -> None:
+    command = f"{sys.executable} -m loopfuse run chain.lf x=x.npy {where}"
+    root = str(Path(__file__).resolve().parents[1])
+    done = subprocess.run(["bash", "-c", command], cwd=shell.folder, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": root}, check=False, timeout=60)  # fmt: skip
+    assert done.returncode == code
+    assert done.stderr == ("loopfuse: the results cannot be written: No space left on device\n" if code else "")
+
+
 def test_ctrl_c_while_modules_load(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(name: str) -> None:
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -31,12 +32,21 @@ def run_command(module: str, arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error
     try:
         code = _guarded(module, arguments, context)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader went away (`| head`). Python would complain once more when it flushes at exit.
+        if sys.stdout is not None:  # closed by the caller
+            sys.stdout.flush()
+    except OSError as why:
+        # The reader went away (`| head`), or the disk is full. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        if isinstance(why, BrokenPipeError):
+            return OK
+        context.terminal.say(f"loopfuse: the results cannot be written: {why.strerror}")
+        return USER
     return code
+
+
+def _unwritable(why: Exception) -> bool:
+    """Whether a print failed: errors with files of a name are reported by who opens them."""
+    return isinstance(why, OSError) and why.filename is None and why.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
 def _guarded(module: str, arguments: Sequence[str], context: Context) -> int:
@@ -56,6 +66,8 @@ def _guarded(module: str, arguments: Sequence[str], context: Context) -> int:
         context.terminal.diagnostics([error("LF0509", "there is not enough memory")])
         return USER
     except Exception as why:
+        if _unwritable(why):
+            raise
         return _bug(why, arguments, context)
 
 
