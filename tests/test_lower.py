@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from lower_cases import CASES
+from lower_checks import check_results, check_valid, random_array, single
 from scalar_runs import Fault, arrays, run_ir, run_typed
-from typed_terms import CHECKED, A, T, buf, cast, define, dim, fn, fold, names, program, ref, term
+from typed_terms import A, buf, define, dim, fn, fold, names, program, ref, term
 
-from loopfuse.backends import reference
 from loopfuse.diag import CompilerError, Source, Span
-from loopfuse.dtypes import BOOL, F32, I64, DType
 from loopfuse.frontend.lower import lower
-from loopfuse.frontend.typed import Output, Scan, Scatter, TypedProgram, Update
-from loopfuse.ir import Directive, Let, Load, Loop, Program, Select, Size, Store
+from loopfuse.frontend.typed import Output, Scan, TypedProgram
+from loopfuse.ir import Directive, Let, Loop, Program, Size, Store
 from loopfuse.printer import print_program
-from loopfuse.rewrite import children, exprs, subexprs, walk_program
+from loopfuse.rewrite import walk_program
 from loopfuse.sizes import ZERO
-from loopfuse.verify import violations
 
 TEXTS = Path(__file__).with_name("lower_cases.txt")
 N, M, i, j, k, t = names("N M i j k t")
@@ -31,32 +29,6 @@ SIZES = [dict(zip("MNKDTC", extents, strict=True)) for extents in ((2, 3, 2, 2, 
 EMPTY = [
     dict(zip("MNKDTC", (*extents, 1), strict=True)) for extents in ((0, 2, 2, 2, 1), (2, 0, 2, 2, 0), (2, 2, 0, 2, 2))
 ]
-
-
-def random_array(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    rng = np.random.default_rng(sum(shape) + 7)
-    if dtype.is_float:
-        return rng.standard_normal(shape).astype(dtype.numpy)
-    return rng.integers(0, 2, shape).astype(dtype.numpy)
-
-
-def check_results(p: TypedProgram, sizes: dict[str, int]) -> None:
-    """The lowered program gives the bits that the typed one defines."""
-    inputs = arrays(p.buffers, sizes, random_array)
-    r = lower(p)
-    wanted, found = run_typed(p, inputs, sizes), run_ir(r, inputs, sizes)
-    assert len(wanted) == len(found)
-    for name, array in reference.run(r, inputs, sizes, checked=True).outputs.items():
-        np.testing.assert_allclose(array, found[name], rtol=1e-4, atol=1e-6, err_msg=name)
-    for (name, a), b in zip(wanted.items(), found.values(), strict=True):
-        if a.shape == b.shape:
-            np.testing.assert_array_equal(a, b, err_msg=name)
-        else:
-            np.testing.assert_array_equal(a[-1], b, err_msg=name)  # a carry: its final value
-
-
-def check_valid(r: Program) -> None:
-    assert [str(v) for v in violations(r, ranges=True)] == []
 
 
 # -- the cases --------------------------------------------------------------------------------------------------------
@@ -214,189 +186,26 @@ def test_spans() -> None:
     assert [s.span for s in walk_program(r) if isinstance(s, Store)] == [inner, whole]
 
 
-# -- sharing ----------------------------------------------------------------------------------------------------------
-
-
-def single(value: T) -> TypedProgram:
-    """`y[i] = value` over x[N], c[N]."""
-    buffers = [buf("x", N, role="in"), buf("c", N, role="in"), buf("g", N, role="in", dtype=I64), buf("y", N)]
-    return program("N", buffers, [define("y", [dim(i, N)], value)], "y")
-
-
-def depth(r: Program) -> int:
-    levels: dict[int, int] = {}
-    for s in walk_program(r):
-        for e in subexprs(*exprs(s)):
-            levels[id(e)] = 1 + max((levels[id(c)] for c in children(e)), default=0)
-    return max(levels.values())
-
-
-def written_size(r: Program) -> int:
-    """Nodes of the program as text, every expression a tree."""
-    total, sizes = 0, {}
-    for s in walk_program(r):
-        roots = list(exprs(s))
-        for e in subexprs(*roots):
-            sizes[id(e)] = 1 + sum(sizes[id(c)] for c in children(e))
-        total += sum(sizes[id(e)] for e in roots)
-    return total
-
-
-def lets(r: Program) -> list[Let]:
-    return [s for s in walk_program(r) if isinstance(s, Let)]
-
-
-def test_a_long_chain_is_cut() -> None:
-    e = x[i]
-    for _ in range(10_000):
-        e = e * 0.5 + x[i]
-    r = lower(single(e))
-    assert depth(r) <= 64
-    assert 300 < len(lets(r)) < 400
-
-
-def test_repeated_squares_do_not_grow() -> None:
-    e = x[i]
-    for _ in range(200):
-        e = e * e
-    assert written_size(lower(single(e))) < 1000
-
-
-def nested_choices(count: int, step: Callable[[T, float], T]) -> TypedProgram:
-    e = x[i]
-    for m in range(count):
-        e = step(e, float(m))
-    return single(e)
-
-
-CHOICES: dict[str, Callable[[T, float], T]] = {
-    "both arms": lambda e, m: (e * m).if_(A("c")[i] > m, e + 1.0),
-    "different selects": lambda e, m: (e * 2.0).if_(A("c")[i] > m, 0.0) + (e + 1.0).if_(x[i] > m, 0.0),
-    "under itself": lambda e, m: (e * 2.0).if_((A("c")[i] > m).both(e > 0.0), e),
-    "ladder": lambda e, m: (x[i] * m).if_(x[i] > m, e),
-    "one arm": lambda e, m: (fn("sin", e) * e).if_(A("c")[i] > m, 0.0),
-}
-
-
-@pytest.mark.parametrize("name", CHOICES)
-def test_choices_do_not_grow(name: str) -> None:
-    sizes = [written_size(lower(nested_choices(count, CHOICES[name]))) for count in (20, 40)]
-    assert sizes[1] < 2.5 * sizes[0] < 8000
-    assert depth(lower(nested_choices(400, CHOICES[name]))) <= 64
-    check_results(nested_choices(9, CHOICES[name]), {"N": 4})
-
-
-def guarded(levels: int) -> TypedProgram:
-    e = x[i - 1]
-    for _ in range(levels):
-        e = fn("sin", e * 0.5) + e
-    return single((e * e).if_(term(i) >= 1, 0.0))
-
-
-def test_a_large_term_under_a_condition() -> None:
-    """It is named outside, with loads that cannot fail."""
-    r = lower(guarded(20))
-    check_valid(r)
-    assert written_size(r) < 300
-    for n in (0, 1, 3):
-        check_results(guarded(5), {"N": n})
-
-
-def test_faults_are_kept() -> None:
-    """A checked load is not hoisted out of its arm, nor does it lose its mode."""
-    e = x[((A("g", I64)[i], CHECKED),)]
-    big = e
-    for _ in range(3):
-        big = fn("sin", big * 0.5) + e
-    r = lower(single((big * big).if_(A("c")[i] > 0.0, 0.0)))
-    for s in walk_program(r):
-        for e in exprs(s):
-            for node in subexprs(e):
-                if isinstance(node, Load) and node.buffer == "x":
-                    assert node.modes == (CHECKED,) and not isinstance(s, Let)
-
-
-def test_an_eager_use_serves_the_lazy_ones() -> None:
-    r = lower(single((x[i] * 2.0).if_(x[i] > 0.0, x[i])))
-    assert [s.value for s in lets(r)] == [x[i].e]
-
-
-def test_lazy_uses_alone_share_no_load() -> None:
-    """But what every evaluation needs in one of two arms is shared."""
-    c = A("c")[i] > 0.0
-    r = lower(single(x[i].if_(c, 0.0) + (x[i] * 2.0).if_(A("c")[i] < 1.0, 0.0)))
-    assert [s.value for s in lets(r)] == [A("c")[i].e]
-    r = lower(single(x[i].if_(c, x[i] * 2.0)))
-    assert [s.value for s in lets(r)] == [x[i].e]
-
-
-def test_both_arms_need_it() -> None:
-    big = x[i]
-    for _ in range(6):
-        big = fn("sin", big) + 1.0
-    r = lower(single((big * 2.0).if_(A("c")[i] > 0.0, big * 3.0)))
-    assert len(lets(r)) == 1 and all(
-        not any(n.modes) for s in lets(r) for n in subexprs(s.value) if isinstance(n, Load)
-    )
-
-
-def test_small_things_are_repeated() -> None:
-    """Casts of exact integers, and constants."""
-    r = lower(single(fn("exp", cast(term(i), F32) * 2.0) * cast(term(i), F32) * 2.0))
-    assert lets(r) == []
-
-
-def test_a_long_filter_is_stored() -> None:
-    cond = x[k] > 0.0
-    for m in range(100):
-        cond = cond.both(x[k] < float(m + 1))
-    p = program("N", [buf("x", N, role="in"), buf("y", N)],
-                [define("y", [dim(i, N)], ref("s"), fold("s", "sum", dim(k, N), x[k] * x[i], where=cond))], "y")  # fmt: skip
-    r = lower(p)
-    (filtered,) = [s for s in walk_program(r) if isinstance(s, Loop) and s.where is not None]
-    assert isinstance(filtered.where, Load) and filtered.where.dtype == BOOL
-    assert depth(r) <= 64
-    check_valid(r)
-    check_results(p, {"N": 5})
-
-
-def test_a_long_filter_that_leaves_a_loop() -> None:
-    """It does not depend on `i`, without which `x[0]` may not exist."""
-    cond = A("w")[k] > x[0]
-    for m in range(40):
-        cond = cond.both(A("w")[k] < float(m + 1))
+def test_folds_in_a_fold_that_left_a_loop() -> None:
+    """The inner one, too, is computed where the loop over N would be empty."""
+    inner = fold("m", "max", dim(k, M), A("w")[k] * x[0])
+    outer = fold("s", "sum", dim(j, M), ref("m") + A("w")[j])
     p = program("N M", [buf("x", N, role="in"), buf("w", M, role="in"), buf("y", N)],
-                [define("y", [dim(i, N)], ref("s"), fold("s", "sum", dim(k, M), A("w")[k] * x[i], where=cond))], "y")  # fmt: skip
+                [define("y", [dim(i, N)], x[i] + ref("s"), inner, outer)], "y")  # fmt: skip
     check_valid(lower(p))
     for n in (0, 2):
         check_results(p, {"N": n, "M": 3})
 
 
-def test_a_filter_that_cannot_be_stored() -> None:
-    """Its fold has no shape in sizes (the step leaves gaps), so it is computed in the body, around an inner loop."""
-    inner = fold("m", "max", dim(j, N), z[i, k, j])
-    outer = fold("s", "sum", replace(dim(k, N), step=N // N + 1), x[k], where=ref("m") > 0.0)
-    p = program("N", [buf("x", N, role="in"), buf("z", N, N, N, role="in"), buf("y", N)],
-                [define("y", [dim(i, N)], ref("s"), inner, outer)], "y", least=1)  # fmt: skip
-    check_results(p, {"N": 5})
-    (conditional,) = [s for s in walk_program(lower(p)) if isinstance(s, Loop) and s.where is not None]
-    assert isinstance(conditional.where, Select) or len(conditional.dims) == 1
-
-
-def test_a_scatter_without_axes() -> None:
-    """Its accumulator is a scalar, read by name."""
-    update = Update((), (), x[i].e)
-    scatter = Scatter("y", "acc", "sum", F32, (dim(i, N),), None, (update,), (), (), (A("acc")[()] * 2.0).e)
-    p = program("N", [buf("x", N, role="in"), buf("y")], [scatter], "y")
+def test_an_array_over_a_range_that_may_be_less_than_empty() -> None:
+    """`k < j < M` has an extent of M - 1, which is no extent where M is 0: the inner fold stays where it is."""
+    inner = fold("m", "sum", dim("n", k + 1), A("w")[j])
+    outer = fold("s", "sum", dim(k, j), ref("m") * x[i])
+    p = program("N M", [buf("x", N, role="in"), buf("w", M, role="in"), buf("y", N, M)],
+                [define("y", [dim(i, N), dim(j, M)], ref("s"), inner, outer)], "y")  # fmt: skip
     check_valid(lower(p))
-    check_results(p, {"N": 3})
-
-
-def test_a_fold_without_indices() -> None:
-    p = single(ref("s") + 1.0)
-    p = replace(p, body=(replace(p.body[0], folds=(fold("s", "sum", (), x[i] * 2.0),)),))
-    check_valid(lower(p))
-    check_results(p, {"N": 3})
+    for m in (0, 1, 4):
+        check_results(p, {"N": 2, "M": m})
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -434,6 +243,17 @@ def test_equal_folds_are_one() -> None:
     p = program("N", [buf("z", N, N, role="in"), buf("y", N)],
                 [define("y", [dim(i, N)], ref("a") * ref("b"), *folds)], "y")  # fmt: skip
     assert sum(isinstance(s, Loop) for s in walk_program(lower(p))) == 2
+    check_results(p, {"N": 3})
+
+
+def test_an_index_that_hides_another() -> None:
+    """A fold of an inner loop means that loop's index, not the equal one of the loop around."""
+    each = fold("m", "sum", dim(j, N), z[k, j])
+    cond = term(k) >= 1
+    best = fold("b", "max", dim(k, N), ref("m") * 2.0, guard=cond)
+    total = fold("s", "sum", dim(k, N), ref("m") + ref("b").if_(cond, 0.0))
+    p = program("N", [buf("z", N, N, role="in"), buf("y")], [define("y", [], ref("s"), each, best, total)], "y")
+    check_valid(lower(p))
     check_results(p, {"N": 3})
 
 
