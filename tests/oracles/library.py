@@ -55,7 +55,7 @@ def library(name: str, source: str, make: Callable[[Rng, Values, str], dict[str,
 def activations(v: Values) -> dict[str, Any]:
     x = v.x
     return {
-        "r": np.maximum(x, 0), "s": sigmoid(x), "u": x * sigmoid(x), "p": np.logaddexp(x, 0), "g": x * special.ndtr(x),
+        "r": np.maximum(x, 0), "s": special.expit(x), "u": x * special.expit(x), "p": np.logaddexp(x, 0), "g": x * special.ndtr(x),
         "t": x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), "n": np.maximum(v.k, 0),
     }  # fmt: skip
 
