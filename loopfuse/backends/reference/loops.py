@@ -16,7 +16,7 @@ from loopfuse.backends.reference.nest import Code, Fold, Nest, Turn
 from loopfuse.backends.reference.online import compile_online
 from loopfuse.backends.reference.places import Link, levels, only, plan, reads
 from loopfuse.backends.reference.ranges import Range, masked, set_box
-from loopfuse.backends.reference.scope import Local, Scope, Stored, doubts, linear
+from loopfuse.backends.reference.scope import Entry, Local, Scope, Stored, doubts, linear
 from loopfuse.diag import CompilerError
 from loopfuse.ir import Affine, Expr, Let, Load, Loop, Op, Stmt, Store
 from loopfuse.numerics import Array
@@ -29,19 +29,24 @@ def compile_block(body: tuple[Stmt, ...], scope: Scope, nest: Nest) -> Code:
     codes: list[Code] = []
     last = _last_uses(body)
     dead: list[list[Local | Stored]] = [[] for _ in body]
+    # The names of this block are added to one dictionary as they come; what is inside has copied it by then.
+    entries = dict(scope.entries)
+    scope = replace(scope, entries=entries)
     for place, stmt in enumerate(body):
         if isinstance(stmt, Let):
             local = Local(scope.shared.value_slot())
             codes.append(_let(stmt, scope, local.slot))
-            scope = scope.having(stmt.id, local)
+            entries[stmt.id] = local
         elif isinstance(stmt, Store):
             codes.append(_absorb(stmt, scope, nest) if stmt.absorb else _store(stmt, scope))
         else:
-            code, scope = compile_loop(stmt, scope, nest)
+            code, found = compile_loop(stmt, scope, nest)
             codes.append(code)
-        scope = replace(scope, names=scope.names.after(stmt))
+            entries.update(found)
+        names = scope.names.after(stmt)
+        scope = scope if names is scope.names else replace(scope, names=names)
         for name in binders(stmt):
-            entry = scope.entries.get(name)
+            entry = entries.get(name)
             if isinstance(entry, Local | Stored):
                 dead[max(place, last.get(name, place))].append(entry)
     steps = [_releasing(code, entries) for code, entries in zip(codes, dead, strict=True)]
@@ -164,8 +169,8 @@ def _running(made: Absorption, fold: Fold) -> Code:
 # -- loops ------------------------------------------------------------------------------------------------------------
 
 
-def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, Scope]:
-    """A closure that runs a loop, and the scope after it."""
+def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, dict[str, Entry]]:
+    """A closure that runs a loop, and the accumulators whose values are known after it."""
     names, bounds = scope.names.inside(loop)
     place, depth = len(nest.links), scope.depth
     serial = loop.order == "seq"
@@ -176,7 +181,8 @@ def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, Scope]:
         own.append(Index(scope.shared.index_slot(), axis, bound.step, bound.loose))
     entries = {**scope.entries, **{b.id: i for b, i in zip(bounds, own, strict=True)}}
     inside = replace(scope, names=names, entries=entries, axes=scope.axes if serial else (*own, *scope.axes))
-    folds, inside, after = _folds(loop, inside, scope, place, depth)
+    folds, after = _folds(loop, scope, place, depth)
+    inside = replace(inside, entries={**entries, **after})
     everyone = {**nest.folds, **{f.acc.id: f for f in folds}}
     inner = replace(nest, links=(*nest.links, Link(loop, bounds)), folds=everyone)
     outer_homes = {id: f.home for id, f in nest.folds.items()}
@@ -203,29 +209,19 @@ def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, Scope]:
     return _parallel(loop, ranges, guard, turns, asked, above, not nest.links), after
 
 
-def _folds(loop: Loop, inside: Scope, scope: Scope, place: int, depth: int) -> tuple[list[Fold], Scope, Scope]:
-    """The accumulators of a loop, the scope of its body and the scope after it."""
-    folds, after = [], scope
-    prefix = loop.order == "prefix"
+def _folds(loop: Loop, scope: Scope, place: int, depth: int) -> tuple[list[Fold], dict[str, Entry]]:
+    """The accumulators of a loop, and what their names mean in it and after it."""
+    folds: list[Fold] = []
+    entries: dict[str, Entry] = {}
+    prefix, shared = loop.order == "prefix", scope.shared
     for acc in loop.accs:
         shape = tuple(int(scope.names.fold(p).value({})) for p in acc.shape)
-        slot = scope.shared.store_slot() if shape else scope.shared.value_slot()
-        fold = Fold(
-            acc,
-            place,
-            depth,
-            slot,
-            shape,
-            prefix,
-            prefix and simple(loop),
-            scope.shared.domain,
-            scope.shared.value_slot(),
-        )
-        folds.append(fold)
+        slot = shared.store_slot() if shape else shared.value_slot()
+        alone = prefix and simple(loop)
+        folds.append(Fold(acc, place, depth, slot, shape, prefix, alone, shared.domain, shared.value_slot()))
         dtype = MONOIDS[acc.monoid].result(acc.dtype)
-        entry = Stored(slot, shape, dtype, scope.axes, changes=True) if shape else Local(slot)
-        inside, after = inside.having(acc.id, entry), after.having(acc.id, entry)
-    return folds, inside, after
+        entries[acc.id] = Stored(slot, shape, dtype, scope.axes, changes=True) if shape else Local(slot)
+    return folds, entries
 
 
 def _turns(loop: Loop, folds: list[Fold], inside: Scope, nest: Nest) -> tuple[Turn, ...]:

@@ -73,11 +73,15 @@ class Bound:
 
 @dataclass(frozen=True)
 class Names:
-    """What is known of names at a point of a kernel: affine lets, and the indices and lets that make a bound loose."""
+    """What is known of names at a point of a kernel.
+
+    `affine`: lets that are polynomials of other names. `aligned`: the indices that are not loose; every other name is
+    data. `axes`: the par indices.
+    """
 
     sizes: Mapping[str, int]
     affine: Mapping[str, Poly] = field(default_factory=dict)
-    loose: frozenset[str] = frozenset()
+    aligned: frozenset[str] = frozenset()
     axes: frozenset[str] = frozenset()
 
     def fold(self, poly: Poly) -> Poly:
@@ -89,17 +93,19 @@ class Names:
         if isinstance(stmt, Let):
             if isinstance(stmt.value, Affine):
                 return replace(self, affine={**self.affine, stmt.id: self.fold(stmt.value.poly)})
-            return self._hide(stmt.id)
-        if isinstance(stmt, Loop) and stmt.accs:
-            names = self
+            return self._data(stmt.id)
+        names = self
+        if isinstance(stmt, Loop):
             for acc in stmt.accs:
-                names = names._hide(acc.id)
-            return names
-        return self
+                names = names._data(acc.id)
+        return names
 
-    def _hide(self, name: str) -> Names:
+    def _data(self, name: str) -> Names:
+        """A name is data, whatever it meant before."""
+        if name not in self.affine and name not in self.aligned and name not in self.axes:
+            return self
         affine = {k: v for k, v in self.affine.items() if k != name}
-        return replace(self, affine=affine, loose=self.loose | {name}, axes=self.axes - {name})
+        return replace(self, affine=affine, aligned=self.aligned - {name}, axes=self.axes - {name})
 
     def inside(self, loop: Loop) -> tuple[Names, tuple[Bound, ...]]:
         """What is known in a loop's body, and its dims."""
@@ -107,12 +113,11 @@ class Names:
         for dim in loop.dims:
             bound = names._bound(dim)
             bounds.append(bound)
-            axes = names.axes - {dim.id} if loop.order == "seq" else names.axes | {dim.id}
-            loose = names.loose | {dim.id} if bound.loose else names.loose - {dim.id}
-            affine = {k: v for k, v in names.affine.items() if k != dim.id}
-            names = replace(names, axes=axes, loose=loose, affine=affine)
+            names = names._data(dim.id)
+            axes = names.axes if loop.order == "seq" else names.axes | {dim.id}
+            names = replace(names, axes=axes, aligned=names.aligned | ({dim.id} if not bound.loose else frozenset()))
         for acc in loop.accs:
-            names = names._hide(acc.id)
+            names = names._data(acc.id)
         return names, tuple(bounds)
 
     def _bound(self, dim: Dim) -> Bound:
@@ -123,7 +128,7 @@ class Names:
         hi = tuple(dict.fromkeys(self.fold(p) for p in dim.hi))
         used = frozenset[str]().union(*(p.names for p in (*lo, *hi)))
         varies = any(p.names & self.axes for p in lo)
-        return Bound(dim.id, lo, hi, step.constant, bool(used & self.loose) or (step.constant != 1 and varies))
+        return Bound(dim.id, lo, hi, step.constant, bool(used - self.aligned) or (step.constant != 1 and varies))
 
 
 def hull(bound: Bound, ranges: Mapping[str, Range]) -> tuple[int, int]:
@@ -184,7 +189,7 @@ def _dense(store: Store, names: Names, own: frozenset[str]) -> tuple[str | None,
         index = next(iter(found), None)
         if len(found) > 1 or (index is not None and index in kept):
             return None
-        if poly.names & names.loose or (poly.names - found) & names.axes:
+        if poly.names - names.aligned or (poly.names - found) & names.axes:
             return None
         if any(len(monomial) > 1 or any(isinstance(a, Quot) for a in monomial) for monomial, _ in poly.terms):
             return None
