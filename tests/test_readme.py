@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
 from pathlib import Path
@@ -15,12 +17,20 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("block", re.findall(r"```console\n(.*?)```", README, re.DOTALL))
-def test_console_blocks(block: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(ROOT)
-    command, shown = block.split("\n", 1)
-    assert main(shlex.split(command.removeprefix("$ loopfuse "))) == 0
-    assert capsys.readouterr().out == shown
+def refreshed(text: str) -> str:
+    """The text with what its console blocks show replaced by what their commands print now."""
+
+    def rerun(block: re.Match[str]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.chdir(ROOT):
+            assert main(shlex.split(block[1])) == 0
+        return f"```console\n$ loopfuse {block[1]}\n{printed.getvalue()}```"
+
+    return re.sub(r"```console\n\$ loopfuse (.*?)\n.*?```", rerun, text, flags=re.DOTALL)
+
+
+def test_console_blocks() -> None:
+    assert refreshed(README) == README, "`python -m tests.test_readme` writes the README anew"
 
 
 def test_the_script_is_that_of_the_example() -> None:
@@ -50,3 +60,7 @@ def test_the_first_commands_are_targets() -> None:
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+if __name__ == "__main__":
+    (ROOT / "README.md").write_text(refreshed(README), encoding="utf-8")
