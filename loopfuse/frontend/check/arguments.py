@@ -146,6 +146,8 @@ class Calling(Products):
         if node.kwargs or len(node.args) != row.arity:
             wanted = f"{row.arity} argument{'s' if row.arity != 1 else ''}"
             fix = "max only reduces" if row.name in ("minimum", "maximum") else None
+            if node.kwargs and len(node.args) + len(node.kwargs) == row.arity:
+                wanted, fix = f"{wanted} by position", "leave the names out"
             self.fail(
                 "LF0217",
                 f"`{row.surface}` takes {wanted}",

@@ -377,6 +377,8 @@ class Convert(Emit):
         name = row.infix or row.surface or row.name
         if dtype == BOOL:
             fix = "sum(mask) counts; i32(mask) gives 0 and 1" if row.infix else f"{name}(f32(...))"
+            if row.name == "neg":
+                name, fix = "-", "`not` gives the opposite"
             self.fail("LF0211", f"`{name}` does not take bool", span, "arithmetic on bool has no meaning here", fix=fix)
         if dtype.is_float:
             hint = {

@@ -274,7 +274,9 @@ class Declarations(Statements):
                     "LF0309",
                     "an extent must be made of sizes",
                     d.span,
-                    "a param is known only at the call",
+                    "not made of sizes and integers"
+                    if isinstance(d, ast.Number | ast.String)
+                    else "a param is known only at the call",
                     fix="declare it: size K = ...",
                 )
             shape.append(poly)
