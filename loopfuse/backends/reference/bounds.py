@@ -141,7 +141,8 @@ def run_bounded(program: Program, inputs: Mapping[str, Array], sizes: Mapping[st
         d.kind == "pragma" and d.text.split("(")[0].strip() == "tf32" for d in program.directives
     )
     stores, _ = execute(program, inputs, sizes, Shared(Bounds(mode, short)), limit // 8, None)
-    return {b.id: _bounded(stores[b.id].whole()) for b in program.buffers if b.role == "out"}
+    with np.errstate(all="ignore"):
+        return {b.id: _bounded(stores[b.id].whole()) for b in program.buffers if b.role == "out"}
 
 
 def _bounded(found: Tracked) -> Bounded:
@@ -162,8 +163,8 @@ def agrees(bounded: Bounded, array: Array) -> Mismatch | None:
         raise ValueError(f"{array.dtype}{list(array.shape)} is not {bounded.value.dtype}{list(bounded.value.shape)}")
     dtype = of_numpy(bounded.value.dtype)
     if dtype is not None and dtype.is_float:
-        found, value = array.astype(wide_type(dtype)), bounded.value.astype(wide_type(dtype))
-        with np.errstate(invalid="ignore"):
+        with np.errstate(all="ignore"):
+            found, value = array.astype(wide_type(dtype)), bounded.value.astype(wide_type(dtype))
             near = np.abs(found - bounded.shadow) <= bounded.bound
         same = (found == value) | (np.isnan(found) & np.isnan(value))
         right = np.where(np.isfinite(value), near, same)
