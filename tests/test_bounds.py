@@ -326,6 +326,21 @@ kernel c
     assert agrees(far["h"], far["h"].value + np.int32(1)) is not None
 
 
+def test_an_undecided_target_affects_its_row_only() -> None:
+    text = """program p(N)
+buf x: f32[N] in
+buf h: i32[N, 5] out
+kernel b
+  fold i < N
+    acc c: i32[N, 5] sum
+    c[i, i64(clip(x[i] * 1.1f32, 0.0f32, 4.0f32))] <- 1i32
+  par i < N, j < 5
+    h[i, j] = c[i, j]
+"""
+    found = bounded(text, {"N": 3}, x=np.array([0.2, 1 / 1.1, 3.0], dtype=F))["h"]
+    assert found.undecided.tolist() == [[False] * 5, [True] * 5, [False] * 5]
+
+
 # -- what is not finite -----------------------------------------------------------------------------------------------
 
 

@@ -265,9 +265,9 @@ class Scatter:
         node, keep = self._term.node(f), None if f.mask is None else f.mask.array()
         for _, part in inside:
             keep = part if keep is None else keep & part
-        doubt = self._positions.doubt(f)
-        if doubt is not None and doubt.any():
-            whole = f.states[self._slot] = self._term.reducer.doubted(whole, np.asarray(True))
+        affected = self._positions.affected(f, full)
+        if affected is not None:
+            whole = f.states[self._slot] = self._term.reducer.doubted(whole, affected.reshape(-1))
         # An empty array takes nothing: every subscript was outside and has been reported, or nothing is performed.
         if 0 in full:
             return

@@ -169,6 +169,28 @@ class Positions:
                 found = more if found is None else found | more
         return found
 
+    def affected(self, f: Frame, shape: tuple[int, ...]) -> Array | None:
+        """The elements of an array of `shape` (the batch behind its own axes) that undecided subscripts may mean."""
+        doubts = [sub.doubt(f) if sub.doubt else None for sub in self._subs]
+        unsure = self.doubt(f)
+        if unsure is None or not unsure.any():
+            return None
+        if f.mask is not None:
+            unsure = unsure & f.mask.array()
+        unsure = np.broadcast_to(unsure, f.shape)
+        key: list[Any] = []
+        for sub, doubt in zip(self._subs, doubts, strict=True):
+            at = np.clip(sub.number(f), 0, max(sub.extent - 1, 0))
+            key.append(slice(None) if doubt is not None else np.broadcast_to(at, f.shape)[unsure])
+        for index in self._stored.batch:
+            assert index.axis is not None
+            place = np.arange(f.count[index.slot]).reshape((-1,) + (1,) * (-index.axis - 1))
+            key.append(np.broadcast_to(place, f.shape)[unsure])
+        found = np.zeros(shape, dtype=bool)
+        if found.size:
+            found[tuple(key)] = True
+        return found
+
     def _checked(self, f: Frame, at: Any, extent: int) -> Any:
         """Subscripts that must be in range where the access is performed; harmless ones elsewhere."""
         array = np.asarray(at)
