@@ -83,6 +83,7 @@ class Problem:
     def divisors(self) -> set[Poly]:
         """All divisors over sizes alone."""
         polys = [p for _, lo, hi, _ in self.loops for p in (*lo, *hi)] + [self.extent, self.num]
+        polys += [p for span in self.arrays.values() if span for p in span]
         exprs = [*self.require, *self.subs, *(c for c, _ in self.guards), *(v for _, v in self.lets)]
         exprs += [v for _, v in self.masks.values()]
         for e in exprs:

@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import prove_random
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prove_terms import Terms, known
@@ -23,6 +24,12 @@ from loopfuse.sizes import Poly
 def test_sound(seed: int) -> None:
     """Random facts and goals: no claim has a counterexample among small sizes."""
     prove_random.check(seed, assignments=8, points=150)
+
+
+@pytest.mark.parametrize("seed", [2628, 6000, 6526, 7126, 11686])
+def test_seeds_that_failed_once(seed: int) -> None:
+    """Divisors of values, data that do not move with an index, lets under moved indices, guards half understood."""
+    prove_random.check(seed)
 
 
 def test_generator_reaches_all_verdicts() -> None:
