@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,19 @@ def parse(source: str | Path, *, name: str | None = None, sizes: Mapping[str, in
         text, base = Source(name or "<string>", source), Path()
     else:
         raise TypeError(f"a script is a str or a Path, not {type(source).__name__}")
-    return Program(driver.compile_source(text, sizes=sizes, search=base), base)
+    return Program(driver.compile_source(text, sizes=_integers("sizes", sizes), search=base), base)
+
+
+def _integers(what: str, given: object) -> dict[str, int]:
+    """An option that gives integers by name."""
+    try:
+        if isinstance(given, Mapping):
+            return {str(name): index(value) for name, value in given.items()}
+    except TypeError:
+        pass
+    if given is None:
+        return {}
+    raise TypeError(f"{what} is a mapping from names to integers, as in {what}={{'N': 4}}, not {given!r}")
 
 
 def _refuse_file_name(text: str) -> None:
@@ -267,7 +280,7 @@ def _execute(lowered: driver.Lowered, base: Path, arrays: tuple[object, ...], na
     free = OPTIONS.keys() - params - set(names)
     options = OPTIONS | {n: v for n, v in named.items() if n in free}
     if len(arrays) > len(names):
-        raise UserError(error("LF0502", f"{len(arrays)} arrays were given, and the program has {len(names)} inputs"))
+        raise UserError(error("LF0502", f"{len(arrays)} arrays were given, and the inputs are: {', '.join(names)}"))
     given = dict(zip(names, arrays, strict=False))
     twice = given.keys() & named.keys()
     if twice:
@@ -275,8 +288,11 @@ def _execute(lowered: driver.Lowered, base: Path, arrays: tuple[object, ...], na
     given |= {n: v for n, v in named.items() if n not in params | free}
     data = {**driver.read_inputs(typed, {}, base, skip=given), **given}
     values = {n: v for n, v in named.items() if n in params}
-    bound = driver.bind_program(typed, Given(data, values, options["dims"] or {}, limit=options["limit"]))
-    return driver.execute(lowered, bound, backend=options["backend"], limit=options["limit"]).outputs
+    dims, limit = _integers("dims", options["dims"]), options["limit"]
+    if not isinstance(limit, int | None):
+        raise TypeError(f"limit is a number of bytes, not {limit!r}")
+    bound = driver.bind_program(typed, Given(data, values, dims, limit=limit))
+    return driver.execute(lowered, bound, backend=options["backend"], limit=limit).outputs
 
 
 def _result(outputs: dict[str, Array]) -> Result:

@@ -33,7 +33,10 @@ def _declare(name: str, value: object) -> str:
     """The declaration of one array."""
     if isinstance(value, bool | int | float):
         return f"input {name}: {'bool' if isinstance(value, bool) else 'i64' if isinstance(value, int) else 'f32'} "
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as why:
+        raise UserError([error("LF0503", f"`{name}` cannot be made an array: {why}")]) from None
     dtype = of_numpy(array.dtype) if array.dtype.kind not in "OSUMm" else None
     if dtype is None:
         what = "None" if value is None else f"of the type {array.dtype}"

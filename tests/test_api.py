@@ -116,18 +116,30 @@ def test_declarations_are_implied() -> None:
         ("y = a + 1", {"a": np.ones(2)}, "LF0110"),
         ("output y = a + 1", {"a": np.ones(2, np.complex64)}, "LF0503"),
         ("output y = a + 1", {"a": None}, "LF0503"),
+        ("output y = a + 1", {"a": [[1, 2], [3]]}, "LF0503"),
         (
             "input x: f32[N]  param gain: f32 = 2  output y = gain * x",
             {"x": np.ones(2, np.float32), "gian": 3},
             "LF0502",
         ),
     ],
-    ids=["no keyword", "complex", "None", "a misspelt param"],
+    ids=["no keyword", "complex", "None", "ragged", "a misspelt param"],
 )
 def test_wrong_arrays_without_declarations(script: str, given: dict[str, object], code: str) -> None:
     with pytest.raises(lf.Error) as caught:
         lf.run(script, **given)
     assert [told.code for told in caught.value.diagnostics] == [code]
+
+
+@pytest.mark.parametrize("options", [{"dims": 3}, {"dims": {"N": 2.5}}, {"limit": "8G"}])
+def test_options_of_a_wrong_type(options: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match=next(iter(options))):
+        lf.compile("input x: f32[N]  output y = x")(np.ones(2, np.float32), **options)
+
+
+def test_sizes_are_integers() -> None:
+    with pytest.raises(TypeError, match="sizes"):
+        lf.compile("size R = 2  output y = R", sizes={"R": 2.5})  # type: ignore[dict-item]
 
 
 def test_lowering() -> None:
