@@ -170,6 +170,12 @@ def test_generated_inputs(shell: Shell) -> None:
     assert "LF0501" in shell.err
 
 
+@pytest.mark.parametrize("seed", ["-1", "abc", "1.5"])
+def test_seeds_are_not_negative(shell: Shell, seed: str) -> None:
+    assert shell("run", "chain.lf", "x=randn", "--dims", "N=2", "--seed", seed) == 2
+    assert "is no seed" in shell.err
+
+
 def test_options_may_stand_between_inputs(shell: Shell) -> None:
     shell.write("two.lf", "input a: f32[N]  input b: f32[N]  output y = a + b")
     assert shell("run", "--seed", "3", "two.lf", "a=ones", "--dims", "N=4", "b=const(2)") == 0

@@ -37,7 +37,7 @@ def add_data(parser: Parser) -> None:
     """The options that give a program its data."""
     group = parser.add_argument_group("data")
     group.add_argument("--dims", action="append", default=[], metavar="N=4096,D=64", help="sizes of generated inputs")
-    group.add_argument("--seed", type=int, default=0, help="seed of generated inputs (default 0)")
+    group.add_argument("--seed", type=_seed, default=0, help="seed of generated inputs (default 0)")
     group.add_argument("-p", "--param", action="append", default=[], metavar="NAME=VALUE", help="value of a param")
     group.add_argument(
         "--limit", type=_bytes, metavar="BYTES", help="most memory to use, as 8G (default: 80%% of free)"
@@ -55,6 +55,12 @@ def _bytes(text: str) -> int:
     if count is None:
         raise argparse.ArgumentTypeError(f"`{text}` is no amount of memory: write 512M or 8G")
     return count
+
+
+def _seed(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` is no seed: write an integer that is not negative")
+    return int(text)
 
 
 def split_pairs(parser: Parser, texts: Iterable[str], option: str) -> dict[str, str]:
