@@ -378,6 +378,11 @@ def test_ir_of_wrong_text(shell: Shell) -> None:
     assert shell("ir", "--from", "p.lfir", "chain.lf") == 2
     assert shell("ir") == 2
     assert shell("ir", "--from", "p.lfir", "--types") == 2
+    shell.write(
+        "q.lfir", "program p(N)\nbuf x: f32[N] in\nbuf y: f32[N] out\nkernel k1\n  par i < N\n    y[0] = x[i]\n"
+    )
+    assert shell("ir", "--from", "q.lfir") == 1
+    assert "LF0810" in shell.err
 
 
 def test_fmt(shell: Shell) -> None:

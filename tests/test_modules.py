@@ -48,3 +48,11 @@ def test_sizes_from_outside() -> None:
         with pytest.raises(lf.Error) as caught:
             lf.parse(text, sizes=given)
         assert codes(caught.value) == ["LF0505"]
+
+
+def test_a_module_that_does_not_parse(tmp_path: Path) -> None:
+    (tmp_path / "layers.lf").write_text("fn scale(x) = x +\n")
+    (tmp_path / "main.lf").write_text(SCRIPT)
+    with pytest.raises(lf.Error) as caught:
+        lf.parse(tmp_path / "main.lf")
+    assert codes(caught.value) == ["LF0101"]

@@ -17,10 +17,14 @@ OK, USER, USAGE, FAILED, MACHINE, BUG = 0, 1, 2, 3, 4, 70
 
 
 class Context:
-    """What a command shares with the frame: the terminal, and the script in hand, for the report of a bug."""
+    """What a command shares with the frame: the terminal, and the script in hand, for the report of a bug.
+
+    `code` is the exit code where printing what happened fails, because the reader went away.
+    """
 
     def __init__(self) -> None:
         self.terminal = Terminal()
+        self.code = OK
         self.source: Source | None = None
 
 
@@ -36,9 +40,10 @@ def run_command(module: str, arguments: Sequence[str]) -> int:
             sys.stdout.flush()
     except OSError as why:
         # The reader went away (`| head`), or the disk is full. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for stream in (sys.stdout, sys.stderr) if isinstance(why, BrokenPipeError) else (sys.stdout,):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if isinstance(why, BrokenPipeError):
-            return OK
+            return context.code
         context.terminal.say(f"loopfuse: the results cannot be written: {why.strerror}")
         return USER
     return code
@@ -55,14 +60,17 @@ def _guarded(module: str, arguments: Sequence[str], context: Context) -> int:
         code: int = command.main(list(arguments), context)
         return code
     except UserError as why:
+        context.code = USER
         context.terminal.diagnostics(why.diagnostics)
         return USER
     except MachineError as why:
+        context.code = MACHINE
         context.terminal.say(f"loopfuse: {why}")
         return MACHINE
     except BrokenPipeError:
         raise
     except MemoryError:
+        context.code = USER
         context.terminal.diagnostics([error("LF0509", "there is not enough memory")])
         return USER
     except Exception as why:

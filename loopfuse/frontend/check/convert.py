@@ -160,6 +160,7 @@ class Convert(Emit):
             return self.apply_weak(row, [a for a in items if isinstance(a, WeakInt | WeakFloat)], span)
         dtypes = self.meet(row, items, spans, span)
         result = row.result(tuple(dtypes))
+        self.no_negative_power(row, items, dtypes, span)
         items = [self.cut(a, s) if isinstance(a, Scalar | Array) else a for a, s in zip(items, spans, strict=True)]
         depth = 1 + max(a.depth if not isinstance(a, WeakInt) else 0 for a in items)
         if not any(isinstance(a, Array) for a in items):
@@ -174,6 +175,21 @@ class Convert(Emit):
             return Op(row.name, tuple(pull(subs) for pull in pulls), result, span=span)
 
         return Array(result, shape, at, (False,) * len(shape), depth=depth)
+
+    def no_negative_power(self, row: ops.OpRow, items: list[Element], dtypes: list[DType], span: Span) -> None:
+        """An integer to a power that is written negative."""
+        if row.name != "pow" or not dtypes[0].is_int:
+            return
+        exponent = items[1]
+        poly = exponent.poly if isinstance(exponent, WeakInt) else None
+        if poly is not None and poly.is_const and poly.constant < 0:
+            self.fail(
+                "LF0216",
+                "an integer to a negative power",
+                span,
+                "has no integer value",
+                fix="use a float base: f32(...)",
+            )
 
     def pull(self, value: Element, dtype: DType, span: Span | None, rank: int) -> Pull:
         """How an operand gives its element of the result at given subscripts."""
@@ -251,6 +267,9 @@ class Convert(Emit):
         a, *others = [p for p in polys if p is not None]
         b = others[0] if others else ZERO
         result: Poly | None = None
+        if row.name in ("floordiv", "mod") and b == ZERO:
+            self.fail("LF0216", "an integer divided by zero", span, "has no value among sizes and indices",
+                      notes=("elements of arrays give 0",))  # fmt: skip
         match row.name:
             case "add":
                 result = a + b

@@ -51,7 +51,10 @@ class Declarations(Statements):
             self.fail(
                 "LF0231", f"module `{node.module}` imports itself", node.span, " -> ".join((*within, source.name))
             )
+        before = len(self.collector.errors)
         script = parse_recovering(source, self.collector)
+        if len(self.collector.errors) > before:
+            raise Failed
         scope = Scope()
         module = Module(node.alias, scope)
         for item in script.body:

@@ -119,6 +119,15 @@ class Index(Convert):
 
     def expand(self, node: ast.Subscript, rank: int) -> list[Sub]:
         """The subscripts with `...` replaced and whole slices added at the end."""
+        dots = [s for s in node.subs if isinstance(s, ast.Rest)]
+        if len(dots) > 1:
+            self.fail(
+                "LF0312",
+                "`...` stands twice among the subscripts",
+                dots[1].span,
+                "here again",
+                (dots[0].span, "and here"),
+            )
         used = sum(not isinstance(s, ast.NewAxis | ast.Rest) for s in node.subs)
         full = ast.Slice(None, None, None, node.span)
         rest = self.scope.the_rest()
@@ -282,7 +291,7 @@ class Index(Convert):
             verdict = judge(self.facts, e, extent)
             if verdict.verdict in ("proved", "checked"):
                 self.guarded = True
-        self.used_domains |= verdict.domains
+        self.used_domains |= verdict.domains | self.facts.used_domains()
         if verdict.verdict == "wrong":
             self.out_of_range(verdict, e, extent, span, node, k)
         if verdict.verdict == "requires" and all(self.is_size(p) for p in verdict.requires):

@@ -115,8 +115,23 @@ class Statements(Loops):
             self.check(node)
         else:
             self.top_level(node, "`expect`")
+            self.expectation(node.cond)
             message = f', "{node.message}"' if node.message else ""
             self.directives.append(Directive("expect", node.cond.span.text + message, span=node.span))
+
+    def expectation(self, node: ast.Expr) -> None:
+        """`kernels <= 1`, `fused(a, b)`, `unmaterialized(t)`; the names must be definitions."""
+        match node:
+            case ast.Compare(operands=(ast.Name(id="kernels"), ast.Number()), ops=("<=" | "==",)):
+                return
+            case ast.Call(fn=ast.Name(id="fused" | "unmaterialized"), args=args, kwargs=(), gen=None) if args:
+                for arg in args:
+                    if not isinstance(arg, ast.Name):
+                        self.fail("LF0606", "an expectation names definitions", arg.span, "not a name")
+                    self.name(arg)
+            case _:
+                self.fail("LF0606", "nothing that can be expected", node.span, "not one of the forms",
+                          fix="expect kernels <= 1, expect fused(a, b), or expect unmaterialized(t)")  # fmt: skip
 
     def require(self, node: ast.Contract) -> None:
         """A condition on sizes and params: checked before the program runs, and known from then on."""
