@@ -208,6 +208,12 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Any]]] = {
         {"x": X},
         [X.sum(1) * 2],
     ),
+    "names that other languages keep": (
+        "input int: f32[for_, threadIdx]\ninput σ: f32[threadIdx]\nparam __x: f32 = 2\nlet class = int * σ\n"
+        "let lambda[i, j] = class[i, j] + __x\noutput double[float_, char] = lambda[float_, char]\noutput out = double",
+        {"int": X, "σ": V},
+        [X * V + 2, X * V + 2],
+    ),
     "integer division": (
         "input a: i32[N]\ninput b: i32[N]\noutput q = a // b\noutput r = a % b",
         {"a": np.array([-7, 5, 7], np.int32), "b": np.array([2, 0, 2], np.int32)},
