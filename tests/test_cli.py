@@ -561,7 +561,11 @@ def test_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ctrl_c_in_a_process(shell: Shell) -> None:
     shell.write("slow.lf", "input x: f32[N]\nscan t in 0..100000000 carry (h = 0.0) { next h = h + x[0] }\noutput h\n")
-    code = "from loopfuse.cli import main; print('ready', flush=True); raise SystemExit(main(['run', 'slow.lf', 'x=x.npy']))"
+    # A job in the background of a shell inherits an ignored interrupt; a user's terminal does not.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from loopfuse.cli import main; "
+        "print('ready', flush=True); raise SystemExit(main(['run', 'slow.lf', 'x=x.npy']))"
+    )
     root = str(Path(__file__).resolve().parents[1])
     child = subprocess.Popen([sys.executable, "-c", code], cwd=shell.folder, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root})  # fmt: skip
@@ -569,7 +573,10 @@ def test_ctrl_c_in_a_process(shell: Shell) -> None:
     child.stdout.readline()
     time.sleep(2)
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
+    try:
+        _, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
     assert child.returncode == 130
     assert err == "interrupted\n"
 
