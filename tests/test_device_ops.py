@@ -74,6 +74,9 @@ class Device:
         return out
 
 
+pytestmark = pytest.mark.gpu
+
+
 @pytest.fixture(scope="module")
 def device() -> Device:
     try:
