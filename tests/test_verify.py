@@ -108,6 +108,7 @@ VALID = {
     "a running value through a fold": "par j < N\n  prefix i < M\n    acc a: f32 sum\n    a <- x[i, j]\n"
     "    fold l < 3\n      acc b: f32 max\n      b <- a * f32({l})\n    z[i, j] = b\n"
     "    z[M + i, j] = a\n",
+    "whole tiles": "par a < 2*M step 2, j < N\n  par i in a .. a + 2\n    z[i, j] = 1.0f32\n",
     "the same index in turn": "par i < M\n  a = v[i]\npar i < M\n  b = v[i]\n",
 }
 
@@ -203,6 +204,8 @@ INVALID = [
      "seq t < 2\n  par i < M, j < N\n    y[i, j] = 1.0f32\n"),
     ("covered", "`y` has N more elements than are stored", "par i in 1 .. M, j < N\n  y[i, j] = 1.0f32\n"),
     ("covered", "`y` has N more elements than are stored", "par i < M - 1, j < N\n  y[i, j] = 1.0f32\n"),
+    ("covered", "the tiles of `a` do not end where its loop does",
+     "par a < M - 1 step 2, j < N\n  par i in a .. min(M, a + 2)\n    y[i, j] = 1.0f32\n"),
     ("covered", "no store reaches the last element of axis 0",
      "par i < M, j < N where v[i] > 0.0f32\n  y[i - 1 ~checked, j] = 1.0f32\n"),
     ("covered", "no store reaches the first element of axis 1",

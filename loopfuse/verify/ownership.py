@@ -58,6 +58,9 @@ def covered(memory: Memory) -> Iterator[Problem]:
             if len(stores) == 1 and not _fills(memory, buffer, stores[0]):
                 yield f"the store may leave out elements of the window of `{buffer.id}`", stores[0].site
             continue
+        for store in stores:
+            for outer in _cut_tiles(store):
+                yield f"the tiles of `{outer}` do not end where its loop does", store.site
         counts = [_count(memory, s) for s in stores]
         known = [c for c in counts if c is not None]
         if len(known) == len(counts):
@@ -120,6 +123,17 @@ def _tiled(outer: Dim, inner: Dim) -> bool:
     """Whether the inner index runs over one tile of the outer one, the last tile cut: both together over the whole."""
     start = Poly.of(outer.id)
     return inner.lo == (start,) and inner.step == ONE and set(inner.hi) == {*outer.hi, start + outer.step}
+
+
+def _cut_tiles(store: Access) -> Iterator[str]:
+    """The tiled indices around a store whose last tile does not end with the loop."""
+    around = dims(store.frame)
+    for y, outer in around.items():
+        start = Poly.of(y)
+        for inner in around.values():
+            end = start + outer.step
+            if inner.lo == (start,) and end in inner.hi and set(inner.hi) != {end} and not _tiled(outer, inner):
+                yield y
 
 
 def incarnations(memory: Memory) -> Iterator[Problem]:
