@@ -78,7 +78,8 @@ class Declarations(Statements):
 
         def run(node: ast.Stmt) -> None:
             assert isinstance(node, ast.FnDecl)
-            if node.name in self.scope.functions:
+            known = self.scope.functions.get(node.name)
+            if known is not None and known.decl is not None:
                 self.fail("LF0205", f"function `{node.name}` is defined twice", node.name_span, "defined again")
             seen: set[str] = set()
             for p in node.params:
@@ -152,14 +153,7 @@ class Declarations(Statements):
     def declare_size(self, node: ast.Stmt) -> None:
         """One `size`."""
         assert isinstance(node, ast.SizeDecl)
-        if node.name in self.scope.values:
-            self.fail(
-                "LF0205",
-                f"`{node.name}` is defined twice",
-                node.name_span,
-                "defined again",
-                (self.scope.values[node.name].span, "defined here"),
-            )
+        self.fresh_name(node.name, node.name_span)
         value = self.expr(node.value)
         poly = value.poly if isinstance(value, WeakInt) else None
         if poly is None or not self.is_size(poly, params=False):

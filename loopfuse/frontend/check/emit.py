@@ -73,6 +73,8 @@ class Emit(Core):
 
     def needed(self, exprs: tuple[Expr | None, ...]) -> tuple[typed.Fold, ...]:
         """The folds that expressions refer to, and those that these refer to, the inner ones first."""
+        if not self.folds:
+            return ()
         found: dict[str, typed.Fold] = {}
         pending = refs(exprs)
         while pending:

@@ -426,7 +426,13 @@ class Index(Convert):
                 if outside:
                     self.fits(array.shape[k] - 1, f"the extent under {view.kind}(...) less 1", view.span)
         if not any(kinds):
-            self.warn("LF0705", f"the boundary of `{view.kind}` is never reached here", node.span, "in range for every index", level="remark")
+            self.warn(
+                "LF0705",
+                f"the boundary of `{view.kind}` is never reached here",
+                node.span,
+                "in range for every index",
+                level="remark",
+            )
             return Scalar(array.at(tuple(exprs), ()))
         array = self.moded(array, tuple(kinds), view.span)
         fill = self.view_fill(view)
