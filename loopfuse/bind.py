@@ -300,7 +300,8 @@ def _redraw(typed: TypedProgram, given: Given, sizes: Mapping[str, int], inputs:
             dtype = next(b.dtype for b in typed.buffers if b.id == entry.buffer)
             bounds = contracts.bounds_of(typed, entry, sizes)
             fresh = Spec("auto", (), "auto").make(Request(entry.name, array.shape, dtype, bounds, given.seed + attempt))
-            inputs[entry.buffer] = np.where(holds, array, fresh)
+            # A domain may be one condition on the whole, or on another array: then all is drawn again.
+            inputs[entry.buffer] = np.where(holds, array, fresh) if holds.shape == array.shape else fresh
 
 
 def input_bytes(typed: TypedProgram, sizes: Mapping[str, int]) -> int:

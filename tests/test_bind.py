@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from loopfuse.bind import Bound, Given, bind, buffer_bytes
 from loopfuse.diag import Diagnostic, Source, UserError
-from loopfuse.driver import compile_source
+from loopfuse.driver import bind_program, compile_source
 from loopfuse.dtypes import BF16, BOOL, DTYPES, F16, F32, I32, I64, U8, DType
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Bounds, Request, Spec, fit, parse_number, parse_spec
@@ -450,3 +450,10 @@ def test_bf16() -> None:
 def test_empty_extents() -> None:
     found = bound("input x: f32[N] where x > 0  output y = sum(x)", {"x": zeros(0)})
     assert found.sizes == {"N": 0}
+
+
+def test_a_domain_of_another_shape_is_made_up_too() -> None:
+    source = Source("s.lf", "input v: f32[C]\ninput w: f32[C, N] where v > 0\noutput y[c, n] = w[c, n] / v[c]\n")
+    typed = compile_source(source).typed
+    bound = bind_program(typed, Given({}, dims={"C": 3, "N": 4}, fill=True))
+    assert bound.inputs["w"].shape == (3, 4)
