@@ -170,6 +170,8 @@ def _randn(spec: Spec, request: Request) -> Array:
     _need_float(spec, request, "randint(0, 10)")
     mean: Scalar = spec.args[0] if spec.args else 0
     std: Scalar = spec.args[1] if len(spec.args) > 1 else 1
+    if not std >= 0:
+        raise _bad(spec, f"a standard deviation of {std} has no meaning", fix=f"randn({mean}, 1)")
     work = _work_type(request.dtype)
     made = request.stream().standard_normal(request.shape, dtype=work)
     with np.errstate(all="ignore"):

@@ -203,7 +203,7 @@ def test_generators_of_every_type(dtype: DType) -> None:
 def test_generators_refuse_what_does_not_fit() -> None:
     for text, dtype in (("randn", I32), ("uniform", U8), ("randint(0, 300)", U8), ("const(1.5)", I32),
                         ("const(300)", U8), ("randint(5, 5)", I32), ("uniform(2, 1)", F32), ("uniform(1)", F32),
-                        ("randint(0.5, 2)", F32), ("const(-1)", BOOL), ("iota", U8)):  # fmt: skip
+                        ("randint(0.5, 2)", F32), ("randn(0, -1)", F32), ("const(-1)", BOOL), ("iota", U8)):  # fmt: skip
         spec = parse_spec(text)
         assert spec is not None
         assert refused(lambda s=spec, d=dtype: s.make(Request("x", (400,), d))).code == "LF0516", text

@@ -316,6 +316,9 @@ class Index(Convert):
         name = node.base.span.text if node else "the array"
         text = span.text
         lo, hi = verdict.lo, verdict.hi
+        if lo is not None and lo == hi:
+            self.fail("LF0305", f"read is out of range: `{text}`", span, f"{name} has indices 0 .. {str(extent - 1).replace(' ', '')}",
+                      notes=("negative subscripts count from the end only as literals",) if self.facts.negative(lo) else ())  # fmt: skip
         low = verdict.low_failed and lo is not None
         reaches = f" reaches {lo if low else hi}" if (lo if low else hi) is not None else " leaves the axis"
         rng = f"{lo} <= {text} <= {hi}, but " if lo is not None and hi is not None else ""
