@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from loopfuse.backends.reference.boxes import Box
-from loopfuse.backends.reference.frame import Frame, Index, Mask
+from loopfuse.backends.reference.frame import Frame, Index
 from loopfuse.backends.reference.places import Bound, steps
 from loopfuse.backends.reference.scope import Number, Scope, Spread, number, spread
 from loopfuse.numerics import Array
@@ -120,8 +120,3 @@ def set_box(f: Frame, ranges: list[Range], starts: list[Any], box: Box, outer: t
         size *= count
     f.shape = (*[count for _, count in box], *outer)
     f.elements = around * size
-
-
-def narrowed(f: Frame, cond: Array) -> None:
-    """Let only the iterations count where `cond` holds."""
-    f.mask = Mask(f.mask, cond)

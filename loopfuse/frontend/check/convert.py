@@ -19,7 +19,6 @@ from loopfuse.frontend.check.values import (
     Function,
     Modes,
     Module,
-    NoValue,
     Number,
     Poison,
     Scalar,
@@ -67,8 +66,6 @@ def describe(value: Value) -> str:
             return f"a list of {len(value.items)}"
         case Text():
             return "a string"
-        case NoValue():
-            return "None"
         case Poison():
             return "a name whose definition failed"
 

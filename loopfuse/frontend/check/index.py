@@ -53,11 +53,6 @@ Axis = Fixed | Part | Gathered | None
 Sub = ast.Expr | ast.Slice | ast.NewAxis | Poly
 
 
-def as_sub(poly: Poly) -> Affine:
-    """A polynomial as a subscript."""
-    return Affine(poly)
-
-
 def shifted(sub: Expr, step: int, start: Poly) -> Expr:
     """`step * sub + start`, exact."""
     if isinstance(sub, Affine):

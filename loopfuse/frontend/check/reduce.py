@@ -12,7 +12,7 @@ from loopfuse.frontend.check.convert import describe
 from loopfuse.frontend.check.core import cast, conjunction, index_names
 from loopfuse.frontend.check.emit import LETTERS
 from loopfuse.frontend.check.infer import Infer
-from loopfuse.frontend.check.values import Array, Modes, NoValue, Scalar, Scope, Subs, Tuple, Type, Value, WeakInt
+from loopfuse.frontend.check.values import Array, Modes, Scalar, Scope, Subs, Tuple, Type, Value, WeakInt
 from loopfuse.ir import Affine, Const, Dim, Expr, Op, Ref, Select
 from loopfuse.sizes import ONE, ZERO, Poly
 
@@ -365,8 +365,6 @@ class Reduce(Infer):
         if node is None:
             return None
         value = self.expr(node)
-        if isinstance(value, NoValue):
-            return None
         items = value.items if isinstance(value, Tuple) else (value,)
         axes = tuple(self.axis_number(self.constant_value(v, node.span, "axis"), rank, node.span) for v in items)
         if len(set(axes)) != len(axes):

@@ -129,11 +129,6 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class NoValue:
-    """The literal `None`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Poison:
     """What a name is bound to after an error in its definition, so that one mistake gives one message.
 
@@ -147,7 +142,7 @@ class Poison:
 
 Number = WeakInt | WeakFloat | Scalar
 Element = Number | Array
-Value = Number | Array | View | Function | Module | Type | Tuple | Text | NoValue | Poison
+Value = Number | Array | View | Function | Module | Type | Tuple | Text | Poison
 
 
 @dataclass(slots=True)
@@ -236,7 +231,6 @@ __all__ = [
     "Function",
     "Modes",
     "Module",
-    "NoValue",
     "Number",
     "Poison",
     "Scalar",
