@@ -14,9 +14,15 @@ from loopfuse.frontend.check.convert import describe
 from loopfuse.frontend.check.products import Products
 from loopfuse.frontend.check.reduce import ARRAY_FORMS, CUMULATIVE
 from loopfuse.frontend.check.values import Array, Element, Scalar, Value, View, WeakFloat, WeakInt
-from loopfuse.ir import Op
+from loopfuse.ir import ModeKind, Op
 
-VIEWS = ("edge", "constant", "wrap", "reflect", "symmetric")
+VIEWS: dict[str, ModeKind] = {
+    "edge": "edge",
+    "constant": "constant",
+    "wrap": "wrap",
+    "reflect": "reflect",
+    "symmetric": "symmetric",
+}
 LATER = {
     "sort": "ranks by counting, or rounds of argmin",
     "argsort": "ranks by counting, or rounds of argmin",
@@ -276,7 +282,7 @@ class Calling(Products):
             if isinstance(element, Array):
                 self.fail("LF0406", "the fill must be a number", node.span, f"this is {element}")
             fill = element
-        return View(self.reusable(array, node.span), name, fill, node.span)
+        return View(self.reusable(array, node.span), VIEWS[name], fill, node.span)
 
     def reusable(self, array: Array, span: Span) -> Array:
         """An array that may be read at computed positions at no cost."""

@@ -51,8 +51,9 @@ class Calls(Builtins):
         names = self.builtin_names()
         if node.id in names or node.id in LATER:
             return Function(node.id, builtin=node.id)
-        if self.scope.find(node.id) is not None:
-            self.fail("LF0219", f"`{node.id}` is not a function", node.span, f"this is {describe(self.scope.find(node.id).value)}",  # type: ignore[union-attr]
+        entry = self.scope.find(node.id)
+        if entry is not None:
+            self.fail("LF0219", f"`{node.id}` is not a function", node.span, f"this is {describe(entry.value)}",
                       fix=f"subscripts are written {node.id}[...]")  # fmt: skip
         known = {*names, *self.known_functions()}
         near = self.suggest(node.id, known)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-from loopfuse.diag import Collector, Diagnostic, Fix, Span, error
+from loopfuse.diag import Collector, Diagnostic, Fix, Level, Span, error
 from loopfuse.dtypes import BOOL, DType
 from loopfuse.frontend import typed
 from loopfuse.frontend.ast import Call, FnDecl
@@ -100,10 +100,9 @@ class Core:
         raise Failed
 
     def warn(self, code: str, message: str, span: Span | None, label: str = "", *also: tuple[Span | None, str],
-             fix: str | None = None, level: str = "warning") -> None:  # fmt: skip
+             fix: str | None = None, level: Level = "warning") -> None:  # fmt: skip
         """Report a warning or a remark and go on."""
-        kind = "remark" if level == "remark" else "warning"
-        self.report(error(code, message, span, label, *also, fix=fix, level=kind))  # type: ignore[arg-type]
+        self.report(error(code, message, span, label, *also, fix=fix, level=level))
 
     def suggest(self, name: str, known: Iterable[str]) -> str | None:
         """The known name nearest to a misspelt one."""

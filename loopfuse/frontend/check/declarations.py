@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from loopfuse import ops
@@ -15,6 +16,7 @@ from loopfuse.frontend.check.statements import Statements, defined, names_in
 from loopfuse.frontend.check.values import Array, Entry, Function, Module, Poison, Scalar, Scope, WeakFloat, WeakInt
 from loopfuse.frontend.parse import parse_recovering
 from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Load, Op, Select, Size
+from loopfuse.prove import Facts
 from loopfuse.sizes import ONE, Poly
 
 
@@ -281,7 +283,8 @@ class Declarations(Statements):
             if fixed.is_const and fixed.constant < 0:
                 self.fail("LF0409", "an extent is negative", d.span, f"this is {fixed}")
             if not poly.is_const and poly.name is None:
-                self.know(lambda facts, p=poly: facts.assume(Op("ge", (Affine(p), Affine(Poly.of(0))), BOOL)))  # type: ignore[misc]
+                cond = Op("ge", (Affine(poly), Affine(Poly.of(0))), BOOL)
+                self.know(partial(Facts.assume, cond=cond))
         buffer = Buffer(self.fresh(node.name), dtype, tuple(shape), "in", span=node.span)
         self.buffers[buffer.id] = buffer
         default = node.source.value if node.source is not None else None

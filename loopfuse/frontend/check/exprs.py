@@ -191,12 +191,12 @@ class Exprs(Calls):
         spans = (step.left.span, step.right.span)
         if isinstance(left, Array):
             right = self.truth(self.expr(step.right), step.right.span)
-            return self.apply(row, (left, right), spans, step.span)  # type: ignore[return-value]
+            return self.truth(self.apply(row, (left, right), spans, step.span), step.span)
         with self.watch() as guarded, self.under(left.expr, is_and):
             right = self.truth(self.expr(step.right), step.right.span)
             lazy = guarded()
         if isinstance(right, Array) or not lazy:
-            return self.apply(row, (left, right), spans, step.span)  # type: ignore[return-value]
+            return self.truth(self.apply(row, (left, right), spans, step.span), step.span)
         decided = Const(0 if is_and else 1, BOOL)
         then, other = (right.expr, decided) if is_and else (decided, right.expr)
         return Scalar(Select(left.expr, then, other, span=step.span), max(left.depth, right.depth) + 1)

@@ -435,7 +435,7 @@ class Index(Convert):
         array = self.moded(array, tuple(kinds), view.span)
         fill = self.view_fill(view)
         if view.kind != "constant" or isinstance(fill, Const):
-            mode = Mode(view.kind, fill if isinstance(fill, Const) else None)  # type: ignore[arg-type]
+            mode = Mode(view.kind, fill if isinstance(fill, Const) else None)
             return Scalar(array.at(tuple(exprs), tuple(mode if k else None for k in kinds)))
         inside = self.inside_test(exprs, array.shape, kinds)
         edge = array.at(tuple(exprs), tuple(Mode("edge") if k else None for k in kinds))

@@ -296,7 +296,9 @@ class Reduce(Infer):
             root = value if name == "var" else Op("sqrt", (value,), acc, span=span)
             return cast(root, wide)
 
-        return self.map(total, span, finish, wide)  # type: ignore[return-value]
+        result = self.map(total, span, finish, wide)
+        assert isinstance(result, Array | Scalar)
+        return result
 
     def centred(self, x: Array, axes: tuple[int, ...], span: Span) -> Array:
         """The deviations from the mean along axes."""

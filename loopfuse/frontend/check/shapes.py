@@ -18,7 +18,7 @@ from loopfuse.frontend.check.core import cast
 from loopfuse.frontend.check.index import Fixed, Gathered, Part, shifted
 from loopfuse.frontend.check.reduce import Reduce
 from loopfuse.frontend.check.values import Array, Modes, Scalar, Subs, Value, WeakInt
-from loopfuse.ir import Affine, Const, Expr, Mode, Op, Select
+from loopfuse.ir import Affine, Const, Expr, Mode, ModeKind, Op, Select
 from loopfuse.sizes import ONE, ZERO, Poly
 
 
@@ -249,7 +249,7 @@ class Shapes(Reduce):
         shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
         return Array(first.dtype, shape, at, (False,) * first.rank, depth=max(a.depth for a in arrays) + 1)
 
-    def pad(self, x: Array, widths: list[tuple[Poly, Poly]], mode: str, fill: Value, span: Span) -> Array:
+    def pad(self, x: Array, widths: list[tuple[Poly, Poly]], mode: ModeKind, fill: Value, span: Span) -> Array:
         """`pad(x, widths, mode, value)`: the elements outside as the boundary view of that name gives them."""
         for lo, hi in widths:
             self.fits(lo, "a padding width", span)
@@ -267,7 +267,7 @@ class Shapes(Reduce):
         value = self.typed(element, x.dtype, span)
         if not isinstance(value, Const):
             self.fail("LF0406", "the fill must be a constant", span, "not known here")
-        held = Mode(mode, value if mode == "constant" else None)  # type: ignore[arg-type]
+        held = Mode(mode, value if mode == "constant" else None)
 
         def at(subs: Subs, modes: Modes) -> Expr:
             inner = tuple(shifted(s, 1, -lo) for s, (lo, _) in zip(subs, widths, strict=True))

@@ -13,7 +13,7 @@ from loopfuse.diag import Span
 from loopfuse.dtypes import DType
 from loopfuse.frontend.ast import Expr as Ast
 from loopfuse.frontend.ast import FnDecl, TypeExpr
-from loopfuse.ir import Affine, Expr, Mode
+from loopfuse.ir import Affine, Expr, Mode, ModeKind
 from loopfuse.sizes import Poly
 
 Subs = tuple[Expr, ...]
@@ -84,7 +84,7 @@ class View:
     """`edge(x)` and its like: a value that can only be bound, passed and subscripted."""
 
     array: Array
-    kind: str
+    kind: ModeKind
     fill: WeakInt | WeakFloat | Scalar | None
     span: Span
 
