@@ -261,7 +261,7 @@ class Calls(Builtins):
                      "float16": "f16", "bfloat16": "bf16", "int8": "i8", "int32": "i32", "int64": "i64", "uint8": "u8", "byte": "u8",
                      "num": "f32", "any": "f32", "str": "", "string": ""}.get(type_.head)  # fmt: skip
             message = f"unknown dtype `{type_.head}`" + (": carry real and imaginary part" if complex_ else "")
-            fix = f"did you mean `{alias or near}`?" if alias or near else None
+            fix = f"did you mean `{alias or near}`?" if (alias or near) and not complex_ else None
             self.fail(
                 "LF0201",
                 message,
