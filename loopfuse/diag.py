@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 Level = Literal["error", "warning", "remark"]
 MOST_NOTES = 2
+LONGEST_LINE = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,20 +215,31 @@ def _picture(labels: tuple[Label, ...], primary: Span, width: int) -> Iterator[s
     """The source lines with their marks: by line, the primary mark first, then from left to right."""
     yield f"{' ' * width} |"
     last: tuple[str, int] | None = None
+    first = 0
     order = sorted(labels, key=lambda la: (la.span.source.name != primary.source.name, la.span.source.name,
                                            la.span.line, not la.primary, la.span.start))  # fmt: skip
     for label in order:
         source, (line, column) = label.span.source, label.span.source.position(label.span.start)
         text = source.line(line)
-        if last != (source.name, line):
+        shown = len(text) <= LONGEST_LINE or first <= column - 1 < first + LONGEST_LINE
+        if last != (source.name, line) or not shown:
             if last and last[0] != source.name:
                 yield f"{' ' * width}::: {source.name}:{line}:{column}"
-            yield f"{line:>{width}} | {_printable(text)}"
+            first = 0 if len(text) <= LONGEST_LINE else max(0, column - 1 - LONGEST_LINE // 3)
+            yield f"{line:>{width}} | {_clipped(_printable(text), first)}"
             last = (source.name, line)
-        length = max(1, min(label.span.end - label.span.start, len(text) - column + 1))
-        lead = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
+        length = max(
+            1, min(label.span.end - label.span.start, len(text) - column + 1, first + LONGEST_LINE - column + 1)
+        )
+        lead = " " * bool(first) + "".join("\t" if c == "\t" else " " for c in text[first : column - 1])
         mark = ("^" if label.primary else "-") * length
         yield f"{' ' * width} | {lead}{mark} {label.text}".rstrip()
+
+
+def _clipped(text: str, first: int) -> str:
+    """The part of a long line that a picture shows, with a sign where something is left out."""
+    end = first + LONGEST_LINE
+    return ("…" if first else "") + text[first:end] + ("…" if end < len(text) else "")
 
 
 def _printable(text: str) -> str:
