@@ -150,20 +150,14 @@ def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_start_up_imports_no_lark(tmp_path: Path) -> None:
     code = (
-        "import sys, time\n"
+        "import sys\n"
         "import loopfuse.frontend.parse as p\n"
         "from loopfuse.diag import Source\n"
         "assert 'lark' not in sys.modules, 'import'\n"
-        "t = time.process_time()\n"
         "p.parse(Source('x', 'input x: f32[N]\\noutput y = x * 2 + 1\\n'))\n"
         "assert 'lark' not in sys.modules, 'parse'\n"
-        "print(time.process_time() - t)\n"
     )
     env = {**os.environ, "PYTHONPATH": str(PACKAGE), "LOOPFUSE_CACHE_DIR": str(tmp_path)}
     build = "from loopfuse.frontend.lalr import tables; tables()"
     subprocess.run([sys.executable, "-c", build], env=env, check=True)
-    times = [
-        float(subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout)
-        for _ in range(2)
-    ]
-    assert min(times) < 0.05
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)

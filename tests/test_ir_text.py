@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -388,10 +387,7 @@ def test_ten_thousand_statements() -> None:
         f"  e.{n} = e.{n - 1} * {n}.5f32 + x[{n} ~edge] if {{M}} < {{{n}}} else e.{n - 1}" for n in range(1, 10_000)
     ]
     text = "\n".join(lines) + "\n"
-    start = time.process_time()
-    program = parse_program(text)
-    assert print_program(program) == text
-    assert time.process_time() - start < 15
+    assert print_program(parse_program(text)) == text
 
 
 def test_deep_nests_and_long_chains() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -285,17 +284,14 @@ def test_the_evaluators_are_strict() -> None:
         run_ir(lower(p), inputs, {"N": 2})
 
 
-# -- speed ------------------------------------------------------------------------------------------------------------
+# -- size -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_thousand_statements_take_little_time() -> None:
-    """0.3 s on a free core; the limit leaves room for a busy machine."""
+def test_a_thousand_statements() -> None:
     count, previous, body = 1000, x, []
     for m in range(count):
         body.append(define(f"t{m}", [dim(i, N)], fn("tanh", previous[i] * 2.0 + x[i]) * previous[i]))
         previous = A(f"t{m}")
     p = program("N", [buf("x", N, role="in"), *(buf(f"t{m}", N) for m in range(count))], body, f"t{count - 1}")
-    start = time.process_time()
     r = lower(p)
-    assert time.process_time() - start < 2.0
     assert len(r.kernels) == count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
@@ -389,9 +388,7 @@ def test_ten_thousand_statements() -> None:
             f"      b{k}[i, j] = f.{k} + b{k - 1}[i, j - 1 ~edge]",
         ]  # fmt: skip
     program = parse_program("\n".join(lines) + "\n")
-    start = time.process_time()
     verify(program)
-    assert time.process_time() - start < 15
 
 
 def test_many_stores_to_one_buffer() -> None:
