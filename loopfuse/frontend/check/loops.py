@@ -17,7 +17,8 @@ from loopfuse.frontend.check.values import Array, Element, Entry, Poison, Scalar
 from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Load, Mode, Op
 from loopfuse.sizes import ONE, ZERO, Poly
 
-COMBINE = {"+=": "sum", "*=": "prod", "max=": "max", "min=": "min", "|=": "bitor", "&=": "bitand", "^=": "bitxor"}
+# The monoid that each operator of a scatter stands for.
+COMBINE = {monoid.update: name for name, monoid in ops.MONOIDS.items() if monoid.update is not None}
 
 
 @dataclass(slots=True)
