@@ -23,6 +23,7 @@ MODULES = {
 # Groups on one line do not import each other. What stands above a name is what may use it.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("sizes", "dtypes", "diag", "memory"),
+    ("devices", "decisions"),
     ("constants", "spelling", "bugs"),
     ("numerics",),
     ("special",),
@@ -34,11 +35,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("reader_expr",),
     ("reader", "verify", "files"),
     ("frontend", "analysis", "backends"),
+    ("schedule",),
+    ("passes",),
     ("requires", "solve"),
     ("contracts",),
     ("bind",),
     ("driver",),
+    ("views",),
     ("implied",),
+    ("repl",),
     ("api", "cli"),
     ("__main__", ""),
 )

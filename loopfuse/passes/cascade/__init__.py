@@ -1,0 +1,1 @@
+"""Dependent folds over one axis in one pass, derived by algebra."""

@@ -1,0 +1,1 @@
+"""Loop fusion: which kernels become one, decided by cost."""

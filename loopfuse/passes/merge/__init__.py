@@ -1,0 +1,1 @@
+"""Joining two kernels into one: which loops pair, what that requires, and the joint loop nest."""
