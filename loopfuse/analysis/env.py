@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from loopfuse.devices import H200, Device
@@ -35,6 +35,17 @@ class Env:
     sizes: dict[str, int]
     assumed: frozenset[str]
     buffers: dict[str, Buffer] = field(default_factory=dict)
+    indices: set[str] = field(default_factory=set)
+
+    def index(self, origin: str, taken: Container[str]) -> str:
+        """A name for a loop index that comes from `origin` and is not among `taken`; other kernels may have it too."""
+        stem, _, count = origin.rpartition(".")
+        base, number = (stem if stem and count.isdecimal() else origin), 1
+        while (name := f"{base}.{number}") in taken or (name in self.fresh.used and name not in self.indices):
+            number += 1
+        self.fresh.used.add(name)
+        self.indices.add(name)
+        return name
 
     def value(self, poly: Poly) -> int:
         """The number that a polynomial over sizes stands for here."""

@@ -1,1 +1,117 @@
-"""Joining two kernels into one: which loops pair, what that requires, and the joint loop nest."""
+"""Joining two kernels into one: which loops pair, what that requires, and the joint loop nest.
+
+`merge` joins loop nests, `inline` computes a producer again where it is read. Both are legal or refused, never a matter
+of cost: that is for fusion to decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loopfuse.analysis.env import Env
+from loopfuse.decisions import Cause, Kind
+from loopfuse.ir import Kernel, Loop, Size, Stmt
+from loopfuse.passes.merge.accesses import Scope
+from loopfuse.passes.merge.blocks import Block, forward, join
+from loopfuse.passes.merge.inlining import inlined
+from loopfuse.passes.merge.kinds import kind_of
+from loopfuse.passes.merge.pairs import obstacle, pairing
+from loopfuse.rewrite import rename, walk
+
+__all__ = ["Merged", "inline", "merge", "tidy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A joint kernel: the kind of fusion, the operations computed again, and sizes of tiles that it introduces.
+
+    `cause`: the two have no loop in common and run one after the other inside the kernel, and why.
+    """
+
+    kernel: Kernel
+    kind: Kind
+    recomputed: int = 0
+    sizes: tuple[Size, ...] = ()
+    cause: Cause | None = None
+
+
+def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cause:
+    """One kernel that does what `a` and then `b` do, with their loops joined as far as that is legal.
+
+    `b` must not compute what `a` reads. Loads of what was stored in the same iteration become the value itself; which
+    arrays need not exist any more is for `contract` to find.
+    """
+    scope = Scope(env)
+    scope.learn(a)
+    scope.learn(b)
+    b = _apart(a, b, env)
+    body = forward(join(a.body, b.body, scope), scope)
+    kernel = Kernel(a.id, body, span=a.span)
+    if scope.joined:
+        return Merged(kernel, kind_of(a, b))
+    return Merged(kernel, "block", cause=_obstacle(a, b, scope))
+
+
+def _obstacle(a: Kernel, b: Kernel, scope: Scope) -> Cause:
+    """Why no top-level loops of the two kernels joined."""
+    found: Cause | None = None
+    for first in a.body:
+        for second in b.body:
+            if not isinstance(first, Loop) or not isinstance(second, Loop):
+                continue
+            if pairing(first, second, scope):
+                orders = f"a {first.order} loop and a {second.order} loop"
+                cause = Cause("order", f"{orders} cannot be one loop, or their conditions differ",
+                              spans=tuple(s for s in (first.span, second.span) if s))  # fmt: skip
+                if first.order == "seq" or second.order == "seq":
+                    cause = replace(cause, code="recurrence", message="a recurrence runs in order, step after step, and "
+                                    "the other loop does not keep to its steps")  # fmt: skip
+            else:
+                cause = obstacle(first, second, scope)
+            if found is None or found.code == "unrelated":
+                found = cause
+    return found or Cause("unrelated", "the two have no loops to join")
+
+
+def _apart(a: Kernel, b: Kernel, env: Env) -> Kernel:
+    """`b` with other names for those of its indices that `a` has too."""
+    mine = {d.id for s in walk(a.body) if isinstance(s, Loop) for d in s.dims}
+    yours = {d.id: None for s in walk(b.body) if isinstance(s, Loop) for d in s.dims}
+    taken = mine | yours.keys()
+    table: dict[str, str] = {}
+    for name in yours:
+        if name in mine:
+            table[name] = env.index(name, taken)
+            taken.add(table[name])
+    return replace(b, body=rename(b.body, table)) if table else b
+
+
+def inline(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cause:
+    """`b` with what `a` computes computed again wherever `b` reads it.
+
+    `a` is a single loop nest without folds. Arrays of `a` that are live elsewhere need `a` beside the result.
+    """
+    scope = Scope(env)
+    scope.learn(a)
+    scope.learn(b)
+    found = inlined(a, _apart(a, b, env), scope)
+    if isinstance(found, Cause):
+        return found
+    kernel, recomputed = found
+    return Merged(kernel, "prologue" if kind_of(a, b) == "prologue" else "vertical", recomputed)
+
+
+def tidy(kernel: Kernel, env: Env) -> Kernel:
+    """A kernel whose `seq` loops have the loops of their bodies joined; the same object where there is nothing to do."""
+    scope = Scope(env)
+    scope.learn(kernel)
+    made: list[Stmt] = []
+    for stmt in kernel.body:
+        if isinstance(stmt, Loop) and stmt.order == "seq" and sum(isinstance(s, Loop) for s in stmt.body) > 1:
+            body: Block = ()
+            for part in stmt.body:
+                body = join(body, (part,), scope)
+            stmt = replace(stmt, body=forward(body, scope)) if scope.joined else stmt
+        made.append(stmt)
+    same = all(x is y for x, y in zip(made, kernel.body, strict=True))
+    return kernel if same else replace(kernel, body=tuple(made))

@@ -1,0 +1,114 @@
+"""The accesses of a loop as a pair of loops sees them: subscripts as polynomials, integer lets looked through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from loopfuse.analysis.env import Env
+from loopfuse.diag import Span
+from loopfuse.dtypes import I64
+from loopfuse.ir import Affine, Const, Expr, Kernel, Let, Load, Loop, Mode, Ref, Stmt, Store
+from loopfuse.rewrite import Names, binders, exprs, free_names, subexprs, walk
+from loopfuse.sizes import Poly
+
+FOLLOWED = ("constant", "checked")  # modes under which an element, if it is touched at all, is the subscript's own
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An element read or written: subscripts as polynomials (None: computed), modes, and the place in the source."""
+
+    buffer: str
+    polys: tuple[Poly | None, ...]
+    modes: tuple[Mode | None, ...]
+    span: Span | None
+
+    def plain(self, axis: int) -> Poly | None:
+        """The subscript of an axis, if the element that it names is the one that is touched."""
+        mode = self.modes[axis]
+        return self.polys[axis] if mode is None or mode.kind in FOLLOWED else None
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """What a loop stores (absorptions left out) and loads, by buffer."""
+
+    stores: dict[str, list[Access]]
+    loads: dict[str, list[Access]]
+
+
+@dataclass
+class Scope:
+    """What the joining of two kernels knows: the surroundings, integer lets as polynomials, and what was looked up.
+
+    `joined` counts the pairs of loops that became one. The caches keep the statements that they are about alive, so that an id is never another statement's.
+    """
+
+    env: Env
+    affine: dict[str, Poly] = field(default_factory=dict)
+    known: dict[int, tuple[Loop, Accesses]] = field(default_factory=dict)
+    named: dict[int, tuple[Stmt, Names, frozenset[str]]] = field(default_factory=dict)
+    joined: int = 0
+
+    def learn(self, kernel: Kernel) -> None:
+        """Note the integer lets of a kernel."""
+        for stmt in walk(kernel.body):
+            if isinstance(stmt, Let) and stmt.value.dtype == I64:
+                poly = self.poly(stmt.value)
+                if poly is not None:
+                    self.affine[stmt.id] = poly
+
+    def poly(self, expr: Expr) -> Poly | None:
+        """An integer expression as a polynomial, or None."""
+        if isinstance(expr, Affine):
+            return expr.poly.subs(self.affine) if self.affine else expr.poly
+        if isinstance(expr, Ref) and expr.dtype == I64:
+            return self.affine.get(expr.id)
+        if isinstance(expr, Const) and expr.dtype == I64:
+            return Poly.of(expr.bits - (1 << 64) if expr.bits >> 63 else expr.bits)
+        return None
+
+    def accesses(self, loop: Loop) -> Accesses:
+        """The accesses of a loop, all depths together."""
+        found = self.known.get(id(loop))
+        if found is None:
+            found = self.known[id(loop)] = (loop, self._collect(loop))
+        return found[1]
+
+    def _collect(self, loop: Loop) -> Accesses:
+        made = Accesses({}, {})
+        for stmt in walk((loop,)):
+            if isinstance(stmt, Store) and not stmt.absorb:
+                modes = stmt.modes or (None,) * len(stmt.subs)
+                self._add(made.stores, stmt.buffer, stmt.subs, modes, stmt.span)
+            for node in subexprs(*exprs(stmt)):
+                if isinstance(node, Load):
+                    self._add(made.loads, node.buffer, node.subs, node.modes, node.span or stmt.span)
+        return made
+
+    def _add(self, into: dict[str, list[Access]], buffer: str, subs: Iterable[Expr], modes: tuple[Mode | None, ...],
+             span: Span | None) -> None:  # fmt: skip
+        access = Access(buffer, tuple(self.poly(s) for s in subs), modes, span)
+        into.setdefault(buffer, []).append(access)
+
+    def names(self, stmt: Stmt) -> tuple[Names, frozenset[str]]:
+        """What a statement uses, and what it defines for the statements after it in its block."""
+        found = self.named.get(id(stmt))
+        if found is None:
+            used = free_names((stmt,))
+            made = used.stores.union(binders(stmt))
+            if isinstance(stmt, Loop):
+                made -= {d.id for d in stmt.dims}
+            found = self.named[id(stmt)] = (stmt, used, made)
+        return found[1], found[2]
+
+    def needs(self, later: Stmt, earlier: Stmt) -> bool:
+        """Whether a statement uses what an earlier one of its block defines (or both absorb into one accumulator)."""
+        used, _ = self.names(later)
+        _, made = self.names(earlier)
+        return not made.isdisjoint(used.values | used.loads) or self._absorb_alike(used, earlier)
+
+    def _absorb_alike(self, used: Names, earlier: Stmt) -> bool:
+        shared = used.stores & self.names(earlier)[0].stores
+        return any(name not in self.env.buffers for name in shared)
