@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from loopfuse import contracts
 from loopfuse.backends import reference
 from loopfuse.bind import Bound, Given, bind, buffer_bytes, check_memory
+from loopfuse.decisions import Decision
 from loopfuse.diag import (
     Collector,
     CompilerError,
@@ -35,12 +38,14 @@ from loopfuse.frontend.typed import Check, Output, TypedProgram
 from loopfuse.generate import Array, parse_spec
 from loopfuse.ir import Program
 from loopfuse.memory import default_limit, show_bytes
+from loopfuse.passes import Options, Pass, Stage, run_passes, selection
 from loopfuse.printer import print_program
 from loopfuse.verify import violations
 
 T = TypeVar("T")
 Progress = Callable[[float], None]  # told the fraction done
 MOST_TEMPORARIES, LEAST_TEMPORARIES = 1 << 30, 1 << 24
+TILE = 32  # where the reference runs a tiled program
 
 
 @dataclass
@@ -117,6 +122,39 @@ class Lowered:
     roots: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Optimised:
+    """A lowered script after passes. `frozen` holds the arrays of the program's frozen buffers by id."""
+
+    lowered: Lowered
+    stages: tuple[Stage, ...]
+
+    @property
+    def program(self) -> Program:
+        """The program after the last pass."""
+        return self.stages[-1].program if self.stages else self.lowered.program
+
+    @property
+    def typed(self) -> TypedProgram:
+        """The checked script."""
+        return self.lowered.typed
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The buffers that the script computes; see `Lowered`."""
+        return self.lowered.roots
+
+    @property
+    def frozen(self) -> dict[str, Array]:
+        """The arrays of frozen buffers."""
+        return {id: array for stage in self.stages for id, array in stage.notes.get("frozen", {}).items()}
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What the passes decided, in order."""
+        return tuple(d for stage in self.stages for d in stage.decisions)
+
+
 def read_source(path: Path) -> Source:
     """The text of a script file. Raises `UserError` LF0510 where it cannot be read."""
     try:
@@ -152,6 +190,23 @@ def lower_program(typed: TypedProgram, *, roots: Iterable[str] | None = None, cl
         program = lower(typed, roots=wanted)
     verify_program(program, "lower", clock)
     return Lowered(typed, program, wanted)
+
+
+def optimise(lowered: Lowered, options: Options | None = None, passes: str | Iterable[Pass] = "default",
+             clock: Clock | None = None) -> Optimised:  # fmt: skip
+    """Run passes, verified after each. `passes`: a selection as for `--passes`, or the passes themselves.
+
+    Raises `UserError` LF0821 for a name that no pass has, and `CompilerError` that names the pass to blame.
+    """
+    return Optimised(lowered, optimise_ir(lowered.program, options, passes, clock))
+
+
+def optimise_ir(program: Program, options: Options | None = None, passes: str | Iterable[Pass] = "default",
+                clock: Clock | None = None) -> tuple[Stage, ...]:  # fmt: skip
+    """`optimise` for loop IR as such: a valid program, such as one read from a file."""
+    chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
+    with (clock or Clock()).time("passes"), guard("passes", lambda: print_program(program)), uncollected():
+        return run_passes(program, chosen, options)
 
 
 def verify_program(program: Program, stage: str, clock: Clock | None = None) -> None:
@@ -219,9 +274,9 @@ class Outcome:
     buffers: dict[str, Array]
 
 
-def execute(lowered: Lowered, bound: Bound, *, backend: str = "auto", limit: int | None = None,
+def execute(lowered: Lowered | Optimised, bound: Bound, *, backend: str = "auto", limit: int | None = None,
             progress: Progress | None = None, clock: Clock | None = None) -> Outcome:  # fmt: skip
-    """Run a lowered program on bound inputs.
+    """Run a lowered or optimised program on bound inputs; frozen arrays take the place of those that were bound.
 
     `backend`: `reference`, or `auto`, the best there is. `limit`: bytes that may be allocated. Raises `UserError`
     LF0509 for memory and LF0704 for reads and writes outside an array; `MachineError` for a back end that is absent.
@@ -229,11 +284,12 @@ def execute(lowered: Lowered, bound: Bound, *, backend: str = "auto", limit: int
     if backend not in ("auto", "reference"):
         raise MachineError(f"there is no back end `{backend}` on this machine")
     allowed = default_limit() if limit is None else limit
-    room = allowed - _check_memory(lowered.program, bound, allowed)
+    sizes = plan_sizes(lowered.program) | bound.sizes
+    room = allowed - _check_memory(lowered.program, sizes, allowed)
     limit = max(LEAST_TEMPORARIES, min(room, MOST_TEMPORARIES))
-    inputs = {b.id: bound.inputs[b.id] for b in lowered.program.buffers if b.role in ("in", "param")}
+    inputs = run_inputs(lowered, bound)
     with (clock or Clock()).time("run"), guard("reference", lambda: print_program(lowered.program)):
-        result = reference.run(lowered.program, inputs, bound.sizes, limit=limit, progress=progress)
+        result = reference.run(lowered.program, inputs, sizes, limit=limit, progress=progress)
     if result.faults:
         raise UserError([_fault(fault) for fault in result.faults])
     ends = [b.id for b in lowered.program.buffers if b.role == "out"]
@@ -241,13 +297,25 @@ def execute(lowered: Lowered, bound: Bound, *, backend: str = "auto", limit: int
     return Outcome({o.name: buffers[o.buffer] for o in lowered.typed.outputs}, buffers)
 
 
-def _check_memory(program: Program, bound: Bound, allowed: int) -> int:
+def run_inputs(lowered: Lowered | Optimised, bound: Bound) -> dict[str, Array]:
+    """The arrays that a program starts from, by buffer."""
+    frozen = lowered.frozen if isinstance(lowered, Optimised) else {}
+    wanted = [b.id for b in lowered.program.buffers if b.role in ("in", "param", "frozen")]
+    return {id: frozen[id] if id in frozen else bound.inputs[id] for id in wanted}
+
+
+def plan_sizes(program: Program, tile: int = TILE) -> dict[str, int]:
+    """Values for the sizes that a schedule would choose; any that their declarations allow are right."""
+    return {s.id: -(-max(tile, s.least or 1) // s.multiple) * s.multiple for s in program.sizes if s.origin == "plan"}
+
+
+def _check_memory(program: Program, sizes: Mapping[str, int], allowed: int) -> int:
     """The bytes of all buffers, which must not be more than is allowed."""
-    bytes_of = {b.id: buffer_bytes(b, bound.sizes) for b in program.buffers}
+    bytes_of = {b.id: buffer_bytes(b, sizes) for b in program.buffers}
     note = ""
     if program.buffers:
         largest = max(program.buffers, key=lambda b: bytes_of[b.id])
-        extents = ", ".join(str(p.value(bound.sizes)) for p in largest.shape)
+        extents = ", ".join(str(p.value(sizes)) for p in largest.shape)
         note = f"the largest is `{largest.id}`, {largest.dtype}[{extents}], {show_bytes(bytes_of[largest.id])}"
     total = sum(bytes_of.values())
     check_memory(total, allowed, "the arrays of the program", note)
@@ -262,12 +330,38 @@ def _fault(fault: reference.Fault) -> Diagnostic:
 
 
 def run_program(typed: TypedProgram, given: Given, *, roots: Iterable[str] | None = None, backend: str = "auto",
-                progress: Progress | None = None, clock: Clock | None = None) -> Outcome:  # fmt: skip
-    """Bind, lower and execute: the whole way from data to results."""
+                passes: str = "default", freeze: Iterable[str] = (), progress: Progress | None = None,
+                clock: Clock | None = None) -> Outcome:  # fmt: skip
+    """Bind, lower, optimise and execute: the whole way from data to results.
+
+    `freeze` names the inputs and params that are constants; see `frozen_arrays`.
+    """
     clock = clock or Clock()
+    selection(passes)
     bound = bind_program(typed, given, clock)
-    lowered = lower_program(typed, roots=roots, clock=clock)
-    return execute(lowered, bound, backend=backend, limit=given.limit, progress=progress, clock=clock)
+    options = Options(sizes=bound.sizes, frozen=frozen_arrays(typed, bound, freeze))
+    optimised = optimise(lower_program(typed, roots=roots, clock=clock), options, passes, clock)
+    return execute(optimised, bound, backend=backend, limit=given.limit, progress=progress, clock=clock)
+
+
+def frozen_arrays(typed: TypedProgram, bound: Bound, names: Iterable[str]) -> dict[str, Array]:
+    """The arrays of inputs and params to freeze, by buffer (by size for an integer param), for `Options.frozen`.
+
+    Raises `UserError` LF0502 for a name that is neither.
+    """
+    inputs = {i.name: i.buffer for i in typed.inputs}
+    found: dict[str, Array] = {}
+    for name in names:
+        id = inputs.get(name, name)
+        if id in bound.inputs:
+            found[id] = bound.inputs[id]
+        elif any(s.id == name and s.origin == "param" for s in typed.sizes):
+            found[name] = np.asarray(bound.sizes[name])
+        else:
+            known = ", ".join((*inputs, *(p.name for p in typed.params)))
+            raise UserError(error("LF0502", f"the program has no input `{name}` to freeze",
+                                  notes=[f"its inputs are {known}"]))  # fmt: skip
+    return found
 
 
 def bind_program(typed: TypedProgram, given: Given, clock: Clock | None = None) -> Bound:

@@ -1,0 +1,197 @@
+"""Folding of constants: expressions whose operands are known, arms that are never taken, loops that never run.
+
+Everything is computed by the op table at the declared width, so the bits are those that the program would make. A NaN
+that an operation makes is left to the operation: its sign and payload are the machine's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from loopfuse.constants import constant, from_bits, to_bits, to_number
+from loopfuse.dtypes import I64
+from loopfuse.ir import Acc, Affine, Const, Expr, Let, Load, Loop, Op, Program, Ref, Select, Stmt, Store
+from loopfuse.ops import MONOIDS, NOWHERE, OPS
+from loopfuse.passes.base import Steps
+from loopfuse.printer import print_expr
+from loopfuse.rewrite import Mapper, exprs, is_const, subexprs, walk, walk_program
+from loopfuse.sizes import Poly
+
+
+def folded(program: Program, values: Mapping[str, int], steps: Steps) -> Program:
+    """The program with the sizes in `values` substituted and everything folded that follows; itself where nothing."""
+    while True:
+        after = _Folder(program, values, steps).on_program(program)
+        after = _met(after, steps)
+        if after is program:
+            return program
+        program = after
+
+
+def _met(program: Program, steps: Steps) -> Program:
+    """The program without the requirements that always hold."""
+    kept = tuple(r for r in program.requires if not (_truth(r.cond) and steps.take("a requirement that always holds")))
+    return program if len(kept) == len(program.requires) else replace(program, requires=kept)
+
+
+def _truth(cond: Expr | None) -> bool | None:
+    """The value of a condition, where it is known."""
+    return bool(cond.bits) if isinstance(cond, Const) else None
+
+
+def evaluate(node: Op) -> Const | None:
+    """The value of an operation on constants; None where an operand is not known, or a NaN is made."""
+    if not all(map(is_const, node.args)):
+        return None
+    found = OPS[node.op].evaluate([_value(a) for a in node.args], node.dtype)
+    if node.dtype.is_float and np.isnan(found):
+        return None
+    return Const(to_bits(found, node.dtype), node.dtype, span=node.span)
+
+
+def _value(expr: Expr) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
+    if isinstance(expr, Affine):
+        return np.asarray(np.int64(expr.poly.constant))
+    assert isinstance(expr, Const)
+    return np.asarray(from_bits(expr.bits, expr.dtype))
+
+
+class _Folder(Mapper):
+    """One walk over a program in textual order: what is known of a name is known before the name is used."""
+
+    def __init__(self, program: Program, values: Mapping[str, int], steps: Steps) -> None:
+        super().__init__(self._fold, self._substitute, self._statement)
+        self.steps = steps
+        self.numbers = dict(values)
+        self.values: dict[str, Const] = {}  # of lets and of accumulators of loops that never run
+        self.gone: set[str] = set()  # accumulators whose loop was taken out
+        self.arrays: dict[str, Const] = {}  # the one value that all elements have
+        self.seen: dict[str, list[Const | None]] = {}
+        self.stores = Counter(s.buffer for s in walk_program(program) if isinstance(s, Store) and not s.absorb)
+        self.loads = _loads(program)
+        self.needed = {b.id for b in program.buffers if b.role == "out"}
+        self.shapes = {b.id: b.shape for b in program.buffers}
+
+    # -- expressions --------------------------------------------------------------------------------------------------
+
+    def _substitute(self, poly: Poly) -> Poly:
+        return poly.subs(self.numbers)
+
+    def _fold(self, node: Expr) -> Expr:
+        found: Expr | None = None
+        if isinstance(node, Op):
+            found = evaluate(node)
+        elif isinstance(node, Select):
+            truth = _truth(node.cond)
+            if truth is None or not self.steps.take(f"a branch whose condition is {print_expr(node.cond)}"):
+                return node
+            return node.then if truth else node.other
+        elif isinstance(node, Ref):
+            found = self.values.get(node.id)
+        elif isinstance(node, Load) and node.buffer in self.arrays:
+            value = self.arrays[node.buffer]
+            found = value if _always(node, value) else None
+        gone = isinstance(node, Ref) and node.id in self.gone
+        if found is None or not (gone or self.steps.take(f"{print_expr(node)} is {print_expr(found)}")):
+            return node
+        return replace(found, span=node.span) if isinstance(found, Const) else found
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    def _statement(self, stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
+        if isinstance(stmt, Let):
+            self._learn(stmt.id, stmt.value)
+        elif isinstance(stmt, Store):
+            if not stmt.absorb:
+                self._stored(stmt)
+        else:
+            return self._entered(stmt)
+        return stmt
+
+    def _learn(self, name: str, value: Expr) -> None:
+        """A let with a known value: the value, and for an integer the number in polynomials."""
+        if isinstance(value, Affine) and value.poly.is_const and I64.least <= value.poly.constant <= I64.greatest:
+            value = Const(constant(value.poly.constant, I64), I64)
+        if isinstance(value, Const):
+            self.values[name] = value
+            self._forget()
+            if value.dtype.is_int:
+                self.numbers[name] = int(to_number(value.bits, value.dtype))
+
+    def _forget(self) -> None:
+        """Drop the results for nodes met before something was learned, which may occur again."""
+        self.memo.clear()
+        self.known.clear()
+
+    def _stored(self, store: Store) -> None:
+        """A buffer of which all stores store one and the same constant."""
+        seen = self.seen.setdefault(store.buffer, [])
+        seen.append(store.value if isinstance(store.value, Const) and not any(store.modes) else None)
+        first = seen[0]
+        if len(seen) == self.stores[store.buffer] and first is not None and all(v == first for v in seen):
+            self.arrays[store.buffer] = first
+            self._forget()
+
+    def _entered(self, loop: Loop) -> Stmt | tuple[Stmt, ...]:
+        truth = _truth(loop.where)
+        never = truth is False or any(_empty(lo - hi) for d in loop.dims for lo in d.lo for hi in d.hi)
+        if never and self._removable(loop) and self.steps.take(f"a loop over {loop.dims[0].id} that never runs"):
+            for stmt in walk(loop.body):
+                if isinstance(stmt, Store) and not stmt.absorb:
+                    self.stores[stmt.buffer] -= 1
+                    self.seen[stmt.buffer].pop()
+            for acc in loop.accs:
+                self._learn(acc.id, _start(acc))
+                self.gone.add(acc.id)
+            return ()
+        if truth and self.steps.take(f"the condition of a loop over {loop.dims[0].id} always holds"):
+            return replace(loop, where=None)
+        return loop
+
+    def _removable(self, loop: Loop) -> bool:
+        """Whether nothing misses a loop that never runs: what it stores is stored elsewhere too, or never read."""
+        if any(acc.shape for acc in loop.accs):
+            return False
+        mine = Counter(s.buffer for s in walk(loop.body) if isinstance(s, Store) and not s.absorb)
+        inside = _loads_of(loop.body)
+        for buffer, count in mine.items():
+            others = self.stores[buffer] > count
+            if not others and (buffer in self.needed or self.loads[buffer] > inside[buffer]):
+                return False
+        return True
+
+
+def _empty(gap: Poly) -> bool:
+    return gap.is_const and gap.constant >= 0
+
+
+def _start(acc: Acc) -> Const:
+    """What a scalar accumulator holds that absorbed nothing."""
+    monoid = MONOIDS[acc.monoid]
+    if monoid.positional:
+        return Const(constant(NOWHERE, I64), I64)
+    return Const(to_bits(monoid.identity(acc.dtype), acc.dtype), acc.dtype)
+
+
+def _always(load: Load, value: Const) -> bool:
+    """Whether a load of an array that holds one value everywhere gives this value, and reports nothing."""
+    return all(m is None or (m.fill == value if m.kind == "constant" else m.kind != "checked") for m in load.modes)
+
+
+def _loads(program: Program) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for kernel in program.kernels:
+        found += _loads_of(kernel.body)
+    return found
+
+
+def _loads_of(body: tuple[Stmt, ...]) -> Counter[str]:
+    """How many statements load from each array."""
+    found: Counter[str] = Counter()
+    for stmt in walk(body):
+        found.update({n.buffer for n in subexprs(*exprs(stmt)) if isinstance(n, Load)})
+    return found
