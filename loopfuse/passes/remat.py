@@ -1,0 +1,576 @@
+"""Rematerialising: a value that a later loop of the same kernel reads back is computed again there instead.
+
+`e[i, j] = exp(x[i, j] - m)` in one loop over j and a reading `e[i, j']` in a later one become one more computation of
+`exp(x[i, j'] - m)`: the buffer goes, and the loops are free of one another but for their accumulators, which is what a
+cascade needs to see. The same bits come out, because the same operations have the same operands.
+
+A reading takes the definition where all of this holds:
+
+- the buffer is a temporary of this kernel alone, not local, and one statement stores it, without conditions around;
+- the indices of the store follow from the subscripts of the reading: each axis is an index with the coefficient 1
+  or -1 and an offset, or is equal on both sides (a := p -> inverse(subscripts), law L7);
+- the definition has no fold inside, is cheap (`CHEAP`), and what it mentions is visible and complete at the reader;
+- a mode of the reading is moved: a constant one becomes a select, the others go to the loads of the definition where
+  the index stands alone on an axis of the same extent;
+- in an arm of a select nothing is read that was not proved to be in range.
+
+All readings of a buffer take it, or none: else it would be both stored and computed again. The definition comes as lets
+before the statement that reads, once a block. A reading in the block of its store, or inside, takes the stored value by
+name: that is forwarding. Needs: nothing. Promises: the same bits, no deeper expressions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from loopfuse.analysis.env import Env, alone
+from loopfuse.dtypes import BOOL
+from loopfuse.ir import Affine, Buffer, Const, Expr, Kernel, Let, Load, Loop, Mode, Op, Ref, Select, Stmt, Store
+from loopfuse.ops import OPS
+from loopfuse.passes.sweep import sweep
+from loopfuse.prove import judge
+from loopfuse.rewrite import Mapper, children, expr_names, exprs, map_expr, subexprs
+from loopfuse.sizes import ONE, ZERO, Poly
+from loopfuse.verify.layout import Access, Definition, Frame, Layout, Site
+from loopfuse.verify.memory import Memory
+
+# Operations on f32 that a value may cost to be computed again: `flops` of the rows, `SPECIAL` for each special slot, 1
+# for each load. A load from the first-level cache takes some 30 cycles of latency and the bandwidth of as many flops.
+CHEAP = 40
+SPECIAL = 4
+
+Key = tuple[object, ...]
+
+
+def rematerialise(kernel: Kernel, env: Env, live: frozenset[str]) -> Kernel:
+    """The kernel with cheap values computed again where later loops read them; the same object if there are none.
+
+    `live` are the buffers that stay in memory: they keep their stores and the loads from them.
+    """
+    stored = {s.buffer for s in _stores(kernel)}
+    if not any(n in stored for n in _loaded(kernel)):
+        return kernel
+    made = _Remat(kernel, env, live).run()
+    if made is kernel:
+        return kernel
+    return sweep(made, lambda b: b in live or env.buffers[b].role != "temp")
+
+
+def forward(kernel: Kernel, env: Env, buffers: frozenset[str]) -> Kernel:
+    """The kernel with values of some buffers taken by name where they are read in the block that stores them."""
+    return _Remat(kernel, env, frozenset(), buffers).run()
+
+
+def cost(*roots: Expr) -> int:
+    """What expressions cost to compute: operations on f32, special functions weighted, and loads."""
+    total = 0
+    for node in subexprs(*roots):
+        if isinstance(node, Op):
+            row = OPS[node.op]
+            total += row.flops + SPECIAL * row.special
+        elif isinstance(node, Load | Select):
+            total += 1
+    return total
+
+
+def eager(stmt: Stmt) -> set[int]:
+    """The ids of the nodes that a statement evaluates whatever its conditions say."""
+    found: set[int] = set()
+    stack = list(exprs(stmt))
+    while stack:
+        node = stack.pop()
+        if id(node) in found:
+            continue
+        found.add(id(node))
+        if isinstance(node, Select):
+            stack.append(node.cond)
+        elif isinstance(node, Op) and node.op in ("and", "or"):
+            stack.append(node.args[0])
+        else:
+            stack.extend(children(node))
+    return found
+
+
+def _stores(kernel: Kernel) -> list[Store]:
+    found: list[Store] = []
+    stack: list[Stmt] = list(kernel.body)
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, Loop):
+            stack.extend(stmt.body)
+        elif isinstance(stmt, Store) and not stmt.absorb:
+            found.append(stmt)
+    return found
+
+
+def _loaded(kernel: Kernel) -> set[str]:
+    found: set[str] = set()
+    stack: list[Stmt] = list(kernel.body)
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, Loop):
+            stack.extend(stmt.body)
+        found.update(n.buffer for n in subexprs(*exprs(stmt)) if isinstance(n, Load))
+    return found
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a definition is wanted: the statement, what its subscripts are there, and whether it is sure to be read."""
+
+    site: Site
+    load: Load
+    polys: tuple[Poly | None, ...]
+    sure: bool
+
+
+@dataclass(slots=True)
+class _Taken:
+    """How a definition is moved: indices of the store in terms of the reader, and modes that go with them."""
+
+    source: Access
+    indices: dict[str, Poly]
+    modes: dict[str, tuple[Mode, Poly]]
+    lets: tuple[Let, ...]
+
+
+@dataclass
+class _Remat:
+    """One kernel being rewritten, in textual order."""
+
+    kernel: Kernel
+    env: Env
+    live: frozenset[str]
+    only: frozenset[str] | None = None  # forward the values of these, and do nothing else
+    changed: bool = False
+    sources: dict[str, Access] = field(default_factory=dict)
+    # a load, by its statement's position and by itself -> the position of the store whose value it is
+    direct: dict[tuple[int, Load], int] = field(default_factory=dict)
+    values: dict[int, Expr] = field(default_factory=dict)
+    memo: list[dict[Key, Expr]] = field(default_factory=lambda: [{}])
+
+    def run(self) -> Kernel:
+        self.v: Layout = alone(self.env, self.kernel)
+        self.memory = Memory(self.v, self.env.facts)
+        self._find()
+        if not self.sources and not self.direct:
+            return self.kernel
+        self.wanted = set(self.direct.values())
+        self.next = iter(self.v.sites)
+        body = self._block(self.kernel.body)
+        return replace(self.kernel, body=body) if self.changed else self.kernel
+
+    # -- which loads --------------------------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        """The loads that take the stored value by name, and the buffers whose other loads are all to be replaced."""
+        sure: dict[int, set[int]] = {}
+        for name, stores in self.v.stores.items():
+            loads = self.v.loads.get(name)
+            if not loads or (self.only is not None and name not in self.only):
+                continue
+            rest = []
+            for load in loads:
+                store = next((s for s in stores if _same_place(s, load)), None)
+                if store is None:
+                    rest.append(load)
+                else:
+                    self.direct[load.site.position, _node(load)] = store.site.position
+            if self.only is not None or not rest or not self._may_go(name, stores):
+                continue
+            source = stores[0]
+            for load in rest:
+                at = load.site.position
+                if at not in sure:
+                    sure[at] = eager(load.site.stmt)
+                node = _node(load)
+                always = any(id(n) in sure[at] for n in load.site.nodes if n == node)
+                if isinstance(load.site.stmt, Loop) or not self._fits(
+                    source, _Place(load.site, node, load.polys, always)
+                ):
+                    break
+            else:
+                self.sources[name] = source
+
+    def _may_go(self, name: str, stores: list[Access]) -> bool:
+        """Whether a buffer is a temporary of this kernel that one store defines, by something cheap."""
+        buffer = self.env.buffers.get(name)
+        if buffer is None or buffer.role != "temp" or buffer.scope != "device" or name in self.live:
+            return False
+        if len(stores) != 1 or any(stores[0].modes):
+            return False
+        stmt = stores[0].site.stmt
+        assert isinstance(stmt, Store)
+        return cost(stmt.value) <= CHEAP
+
+    def _fits(self, source: Access, place: _Place) -> bool:
+        taken = self._take(source, place)
+        if taken is None:
+            return False
+        stmt = source.site.stmt
+        assert isinstance(stmt, Store)
+        if cost(stmt.value, *(let.value for let in taken.lets)) > CHEAP:
+            return False
+        return place.sure or self._proved(taken, place) or self._as_tree(taken)
+
+    # -- whether and how a definition moves ---------------------------------------------------------------------------
+
+    def _take(self, source: Access, place: _Place) -> _Taken | None:
+        """How the definition moves to the place, or None where it may not."""
+        outer, reader = _chain(source.frame), _chain(place.site.own or place.site.frame)
+        shared = _common(outer, reader)
+        own = outer[len(shared) :]
+        if not own or source.site.position > place.site.position:
+            return None
+        if any(f.loop.order == "seq" or f.loop.where is not None for f in own):
+            return None
+        mine = {d.id for f in own for d in f.loop.dims}
+        found = self._solve(source, place, mine)
+        if found is None:
+            return None
+        taken = _Taken(source, found[0], found[1], ())
+        lets = self._closed(source, shared, own)
+        if lets is None:
+            return None
+        taken.lets = lets
+        return taken if self._modes_move(taken) else None
+
+    def _solve(
+        self, source: Access, place: _Place, mine: set[str]
+    ) -> tuple[dict[str, Poly], dict[str, tuple[Mode, Poly]]] | None:
+        """The store's own indices from the subscripts, and those that carry a mode, with the extent of their axis."""
+        indices: dict[str, Poly] = {}
+        modes: dict[str, tuple[Mode, Poly]] = {}
+        shape = self.env.buffers[source.buffer].shape
+        for a, f, mode, extent in zip(source.polys, place.polys, place.load.modes, shape, strict=True):
+            if a is None or f is None:
+                return None
+            moving = [n for n in a.names if n in mine]
+            if not moving:
+                if a != f:
+                    return None
+                continue
+            name = moving[0]
+            if len(moving) > 1 or a.degree(name) != 1 or any(name in q.num.names | q.den.names for q in a.quotients()):
+                return None
+            factor = a.coefficient(name)
+            if factor != ONE and factor != -ONE:
+                return None
+            value = (f - (a - factor * Poly.of(name))) * factor
+            if indices.get(name, value) != value:
+                return None
+            indices[name] = value
+            if mode is not None:
+                if mode.kind == "checked" or a.name != name or name in modes:
+                    return None
+                modes[name] = (mode, extent)
+        return (indices, modes) if indices.keys() == mine else None
+
+    def _closed(self, source: Access, shared: list[Frame], own: list[Frame]) -> tuple[Let, ...] | None:
+        """The lets in the store's own loops that it depends on, in order; None where it needs what cannot be had."""
+        inside, outside = {id(f) for f in own}, {id(f) for f in shared}
+        at = source.site.position
+        stmt = source.site.stmt
+        assert isinstance(stmt, Store)
+        lets: dict[int, Let] = {}
+        work: list[Expr] = [stmt.value]
+        known: set[str] = set()
+        while work:
+            for node in subexprs(work.pop()):
+                names: tuple[str, ...] = ()
+                if isinstance(node, Ref):
+                    names = (node.id,)
+                elif isinstance(node, Affine):
+                    names = tuple(node.poly.names)
+                elif isinstance(node, Load):
+                    if any(m is not None and m.kind == "checked" for m in node.modes):
+                        return None
+                    names = (node.buffer,)
+                for name in names:
+                    if name in known:
+                        continue
+                    known.add(name)
+                    found = self.v.visible(name, at)
+                    if found is None or not self._can_have(found, at, inside, outside):
+                        return None
+                    if found.kind == "let" and found.frame is not None and id(found.frame) in inside:
+                        assert isinstance(found.node, Let)
+                        lets[found.start] = found.node
+                        work.append(found.node.value)
+        return tuple(lets[k] for k in sorted(lets))
+
+    def _can_have(self, found: Definition, at: int, inside: set[int], outside: set[int]) -> bool:
+        """Whether what the definition mentions is known at the reader, or comes with it."""
+        if found.kind == "acc":
+            frame = found.frame
+            assert frame is not None
+            around = frame.parent
+            return at >= found.until and (around is None or id(around) in outside)
+        if isinstance(found.node, Buffer) and found.node.window is not None:
+            names = {n for i in found.node.window for side in i for p in side for n in p.names}
+            for name in names:
+                index = self.v.visible(name, at)
+                if index is None or (index.kind == "index" and id(index.frame) not in outside):
+                    return False
+        return True
+
+    def _modes_move(self, taken: _Taken) -> bool:
+        """Whether the modes of the reading can go to the loads of the definition (or, constant ones, around it)."""
+        if not taken.modes:
+            return True
+        stmt = taken.source.site.stmt
+        assert isinstance(stmt, Store)
+        roots = (stmt.value, *(let.value for let in taken.lets))
+        strict = {n for n, (m, _) in taken.modes.items() if m.kind != "constant"}
+        if len({m.fill for m, _ in taken.modes.values() if m.fill is not None}) > 1:
+            return False
+        for node in subexprs(*roots):
+            if isinstance(node, Load):
+                shape = self._shape(node.buffer)
+                for sub, mode, extent in zip(node.subs, node.modes, shape, strict=True):
+                    for name in _names(sub) & taken.modes.keys():
+                        wanted, length = taken.modes[name]
+                        if mode is not None or not isinstance(sub, Affine):
+                            return False
+                        if wanted.kind != "constant" and (sub.poly.name != name or extent != length):
+                            return False
+            elif any(isinstance(c, Affine) and c.poly.names & strict for c in children(node)):
+                return False
+        return not any(isinstance(r, Affine) and r.poly.names & strict for r in roots)
+
+    def _shape(self, name: str) -> tuple[Poly, ...]:
+        return self.v.scopes[name][0].shape
+
+    def _proved(self, taken: _Taken, place: _Place) -> bool:
+        """Whether the loads of the moved definition are in range at the place without the reader's conditions."""
+        facts = self.memory.at(place.site.frame)
+        stmt = taken.source.site.stmt
+        assert isinstance(stmt, Store)
+        for root in (*(let.value for let in taken.lets), stmt.value):
+            for node in subexprs(root):
+                if not isinstance(node, Load):
+                    continue
+                for sub, mode, extent in zip(node.subs, node.modes, self._shape(node.buffer), strict=True):
+                    if mode is not None or _names(sub) & taken.modes.keys():
+                        continue
+                    poly = self.v.expand(sub)
+                    if poly is None:
+                        return False
+                    moved = Affine(poly.subs(taken.indices))
+                    if judge(facts, moved, extent).verdict != "proved":
+                        return False
+        return True
+
+    def _as_tree(self, taken: _Taken) -> bool:
+        return not taken.lets and not taken.modes
+
+    # -- rewriting ----------------------------------------------------------------------------------------------------
+
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        made: list[Stmt] = []
+        for stmt in body:
+            site = next(self.next)
+            if isinstance(stmt, Loop):
+                where = self._direct(stmt.where, site) if stmt.where is not None else None
+                self.memo.append({})
+                inside = self._block(stmt.body)
+                self.memo.pop()
+                same = where is stmt.where and all(a is b for a, b in zip(inside, stmt.body, strict=False))
+                same = same and len(inside) == len(stmt.body)
+                made.append(stmt if same else replace(stmt, where=where, body=inside))
+                continue
+            lets: list[Let] = []
+            new = self._leaf(stmt, site, lets)
+            if isinstance(new, Store) and site.position in self.wanted:
+                value = new.value
+                if not isinstance(value, Ref | Const | Affine):
+                    let = Let(self.env.fresh(new.buffer), value, span=new.span)
+                    lets.append(let)
+                    value = Ref(let.id, value.dtype, span=value.span)
+                    new = replace(new, value=value)
+                self.values[site.position] = value
+            made += lets
+            made.append(new)
+        return tuple(made)
+
+    def _leaf(self, stmt: Let | Store, site: Site, out: list[Let]) -> Let | Store:
+        """The statement with its loads replaced; the lets that it needs go to `out`."""
+        loads = [n for n in site.nodes if isinstance(n, Load) and self._concerns(n, site)]
+        if not loads:
+            return stmt
+        always = eager(stmt)
+        table: dict[Load, Expr] = {}
+        for node in sorted(loads, key=lambda n: id(n) not in always):
+            if node not in table:
+                direct = self.direct.get((site.position, node))
+                found = self.values.get(direct) if direct is not None else None
+                if found is None and node.buffer in self.sources:
+                    polys = tuple(self.v.expand(s) for s in node.subs)
+                    found = self._inline(_Place(site, node, polys, id(node) in always), out, [CHEAP])
+                if found is not None:
+                    table[node] = found
+        if not table:
+            return stmt
+        self.changed = True
+        mapper = Mapper(lambda n: table.get(n, n) if isinstance(n, Load) else n)
+        (new,) = mapper.on_body((stmt,))
+        assert isinstance(new, Let | Store)
+        return new
+
+    def _concerns(self, node: Load, site: Site) -> bool:
+        return node.buffer in self.sources or (site.position, node) in self.direct
+
+    def _direct(self, where: Expr, site: Site) -> Expr:
+        def known(node: Expr) -> Expr:
+            at = self.direct.get((site.position, node)) if isinstance(node, Load) else None
+            if at is None or at not in self.values:
+                return node
+            self.changed = True
+            return self.values[at]
+
+        return map_expr(where, known)
+
+    def _inline(self, place: _Place, out: list[Let], budget: list[int]) -> Expr | None:
+        """The value of a load by its definition: a name (or something as small), the lets for it in `out`."""
+        load = place.load
+        if any(p is None for p in place.polys):
+            return None
+        key: Key = (load.buffer, place.polys, load.modes)
+        for known in reversed(self.memo):
+            if key in known:
+                return known[key]
+        source = self.sources[load.buffer]
+        taken = self._take(source, place)
+        if taken is None:
+            return None
+        stmt = source.site.stmt
+        assert isinstance(stmt, Store)
+        price = cost(stmt.value, *(let.value for let in taken.lets))
+        if price > budget[0]:
+            return None
+        budget[0] -= price
+        if not place.sure and not self._proved(taken, place):
+            return _moved(stmt.value, taken, {}) if self._as_tree(taken) else None
+        names: dict[str, Expr] = {}
+        for let in taken.lets:
+            tag: Key = ("let", let.id, frozenset(taken.indices.items()), frozenset(taken.modes.items()))
+            found = next((known[tag] for known in reversed(self.memo) if tag in known), None)
+            if found is None:
+                value = self._nested(_moved(let.value, taken, names), place, out, budget)
+                found = self._named(value, let, let.id, out)
+                self.memo[-1][tag] = found
+            names[let.id] = found
+        value = self._nested(_moved(stmt.value, taken, names), place, out, budget)
+        value = self._named(_inside(taken, value), stmt, load.buffer, out)
+        self.memo[-1][key] = value
+        return value
+
+    def _nested(self, value: Expr, place: _Place, out: list[Let], budget: list[int]) -> Expr:
+        """A moved definition with its own loads replaced in turn, as far as the budget goes."""
+        table: dict[Load, Expr] = {}
+        always = eager(Let("", value))
+        for node in subexprs(value):
+            if isinstance(node, Load) and node not in table and node.buffer in self.v.stores:
+                polys = tuple(self.v.expand(s) for s in node.subs)
+                found = self._stored(node, polys, place.site)
+                if found is None and node.buffer in self.sources:
+                    found = self._inline(_Place(place.site, node, polys, id(node) in always), out, budget)
+                if found is not None:
+                    table[node] = found
+        return map_expr(value, lambda n: table.get(n, n) if isinstance(n, Load) else n) if table else value
+
+    def _stored(self, load: Load, polys: tuple[Poly | None, ...], site: Site) -> Expr | None:
+        """The value that a store around has just stored where the load reads, if that value has a name."""
+        here = Access(load.buffer, load.subs, load.modes, site, site.frame, polys)
+        for store in self.v.stores[load.buffer]:
+            if store.site.position in self.values and _same_place(store, here):
+                return self.values[store.site.position]
+        return None
+
+    def _named(self, value: Expr, origin: Stmt, name: str, out: list[Let]) -> Expr:
+        if isinstance(value, Ref | Const | Affine):
+            return value
+        let = Let(self.env.fresh(name), value, span=origin.span)
+        out.append(let)
+        return Ref(let.id, value.dtype, span=origin.span)
+
+
+# -- moving a definition ----------------------------------------------------------------------------------------------
+
+
+def _moved(root: Expr, taken: _Taken, names: dict[str, Expr]) -> Expr:
+    """An expression of the definition at the reader; `names` are the lets of the definition there."""
+    if taken.modes:
+        root = map_expr(root, lambda n: _with_modes(n, taken) if isinstance(n, Load) else n)
+    indices = dict(taken.indices)
+    for name, value in names.items():
+        if isinstance(value, Affine):
+            indices[name] = value.poly
+        elif isinstance(value, Ref):
+            indices[name] = Poly.of(value.id)
+    mapper = Mapper(lambda n: names.get(n.id, n) if isinstance(n, Ref) else n, lambda p: p.subs(indices))
+    return mapper.on_expr(root)
+
+
+def _with_modes(load: Load, taken: _Taken) -> Load:
+    """A load of the definition with the modes of the reading; behind a constant one any value serves."""
+    modes = list(load.modes)
+    for axis, sub in enumerate(load.subs):
+        for name in _names(sub) & taken.modes.keys():
+            mode, _ = taken.modes[name]
+            modes[axis] = Mode("constant", Const(0, load.dtype)) if mode.kind == "constant" else mode
+    return load if tuple(modes) == load.modes else replace(load, modes=tuple(modes))
+
+
+def _inside(taken: _Taken, value: Expr) -> Expr:
+    """The value with the fill outside the axes that a constant mode is on."""
+    fill: Const | None = None
+    conds: list[Expr] = []
+    for name, (mode, extent) in sorted(taken.modes.items()):
+        if mode.fill is not None:
+            at = taken.indices[name]
+            fill = mode.fill
+            conds.append(Op("ge", (Affine(at), Affine(ZERO)), BOOL))
+            conds.append(Op("lt", (Affine(at), Affine(extent)), BOOL))
+    if fill is None:
+        return value
+    cond = conds[0]
+    for other in conds[1:]:
+        cond = Op("and", (cond, other), BOOL)
+    return Select(cond, value, fill, span=value.span)
+
+
+def _names(sub: Expr) -> frozenset[str]:
+    return expr_names(sub).values
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
+
+
+def _chain(frame: Frame | None) -> list[Frame]:
+    return frame.chain() if frame is not None else []
+
+
+def _common(a: list[Frame], b: list[Frame]) -> list[Frame]:
+    """The loops around both, outermost first."""
+    return [x for x, y in zip(a, b, strict=False) if x is y]
+
+
+def _same_place(store: Access, load: Access) -> bool:
+    """Whether the load reads what the store, in a block around it or in its own, has just stored."""
+    if store.site.position >= load.site.position or any(store.modes) or None in store.polys:
+        return False
+    if store.polys != load.polys:
+        return False
+    around, reader = _chain(store.frame), _chain(load.frame)
+    if len(_common(around, reader)) < len(around):
+        return False
+    return all(f.loop.order != "prefix" for f in around)
+
+
+def _node(access: Access) -> Load:
+    """The load of an access."""
+    return next(
+        n for n in access.site.nodes
+        if isinstance(n, Load) and n.buffer == access.buffer and n.subs is access.subs and n.modes is access.modes
+    )  # fmt: skip

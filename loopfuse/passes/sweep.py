@@ -1,0 +1,138 @@
+"""Removing from a kernel what nothing that is kept needs: a mark from the kept stores, and a sweep."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from loopfuse.ir import Acc, Affine, Expr, Kernel, Let, Load, Loop, Ref, Stmt, Store
+from loopfuse.rewrite import exprs, polys, subexprs
+
+
+def sweep(kernel: Kernel, kept: Callable[[str], bool]) -> Kernel:
+    """The kernel without what no store to a `kept` buffer needs, directly or not; the same object if that is nothing.
+
+    An access that is `checked` reports a fault, so it stays, and what it needs.
+    """
+    marks = _Marks()
+    marks.collect(kernel.body, -1)
+    for at, stmt in enumerate(marks.stmts):
+        if (isinstance(stmt, Store) and not stmt.absorb and kept(stmt.buffer)) or _reports(stmt):
+            marks.need(at)
+    marks.run()
+    if len(marks.needed) == len(marks.stmts) and marks.accs_complete():
+        return kernel
+    body, _ = marks.rebuild(kernel.body, 0)
+    return replace(kernel, body=body)
+
+
+def _reports(stmt: Stmt) -> bool:
+    """Whether the statement has a checked access."""
+    if isinstance(stmt, Store) and any(m is not None and m.kind == "checked" for m in stmt.modes):
+        return True
+    return any(
+        m is not None and m.kind == "checked"
+        for root in exprs(stmt)
+        if not isinstance(root, Affine | Ref)
+        for node in subexprs(root)
+        if isinstance(node, Load)
+        for m in node.modes
+    )
+
+
+@dataclass
+class _Marks:
+    """Statements by number in textual order, what defines a name, and what is needed."""
+
+    stmts: list[Stmt] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    stores: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    lets: dict[str, int] = field(default_factory=dict)
+    accs: dict[str, tuple[int, Acc]] = field(default_factory=dict)
+    needed: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    work: list[int] = field(default_factory=list)
+
+    def collect(self, body: tuple[Stmt, ...], parent: int) -> None:
+        for stmt in body:
+            at = len(self.stmts)
+            self.stmts.append(stmt)
+            self.parents.append(parent)
+            if isinstance(stmt, Let):
+                self.lets[stmt.id] = at
+            elif isinstance(stmt, Store):
+                self.stores[stmt.buffer].append(at)
+            else:
+                self.accs |= {a.id: (at, a) for a in stmt.accs}
+                self.collect(stmt.body, at)
+
+    def need(self, at: int) -> None:
+        """A statement is needed, and so are the loops around it."""
+        while at >= 0 and at not in self.needed:
+            self.needed.add(at)
+            self.work.append(at)
+            at = self.parents[at]
+
+    def run(self) -> None:
+        while self.work:
+            stmt = self.stmts[self.work.pop()]
+            if isinstance(stmt, Loop):
+                for poly in polys(replace(stmt, accs=())):
+                    self._use(poly.names)
+                if stmt.where is not None:
+                    self._mentioned(stmt.where)
+                continue
+            for root in exprs(stmt):
+                self._mentioned(root)
+            if isinstance(stmt, Store) and stmt.absorb:
+                self._use((stmt.buffer,))
+
+    def _mentioned(self, root: Expr) -> None:
+        for node in subexprs(root):
+            if isinstance(node, Ref):
+                self._use((node.id,))
+            elif isinstance(node, Load):
+                self._use((node.buffer,))
+            elif isinstance(node, Affine):
+                self._use(node.poly.names)
+
+    def _use(self, names: frozenset[str] | tuple[str, ...]) -> None:
+        for name in names:
+            if name in self.names:
+                continue
+            self.names.add(name)
+            if name in self.lets:
+                self.need(self.lets[name])
+            for at in self.stores.get(name, ()):
+                self.need(at)
+            if name in self.accs:
+                at, acc = self.accs[name]
+                self.need(at)
+                for poly in acc.shape:
+                    self._use(poly.names)
+                if acc.repair is not None:
+                    for node in subexprs(acc.repair):
+                        if isinstance(node, Ref):
+                            self._use((node.id.removesuffix(".old").removesuffix(".new"),))
+
+    def accs_complete(self) -> bool:
+        return self.accs.keys() <= self.names
+
+    def rebuild(self, body: tuple[Stmt, ...], at: int) -> tuple[tuple[Stmt, ...], int]:
+        """The needed statements of a block whose first has number `at`, and the number after its last."""
+        made: list[Stmt] = []
+        for stmt in body:
+            here = at
+            at += 1
+            if not isinstance(stmt, Loop):
+                if here in self.needed:
+                    made.append(stmt)
+                continue
+            inside, at = self.rebuild(stmt.body, at)
+            if here in self.needed:
+                accs = tuple(a for a in stmt.accs if a.id in self.names)
+                same = len(accs) == len(stmt.accs) and len(inside) == len(stmt.body)
+                same = same and all(a is b for a, b in zip(inside, stmt.body, strict=True))
+                made.append(stmt if same else replace(stmt, accs=accs, body=inside))
+        return tuple(made), at
