@@ -16,7 +16,7 @@ from loopfuse.analysis.env import Env
 from loopfuse.analysis.summary import NONE, Summary, Work, summary
 from loopfuse.diag import Span
 from loopfuse.dtypes import I64, DType
-from loopfuse.ir import Acc, Affine, Buffer, Const, Expr, Kernel, Let, Load, Loop, Mode, Ref, Stmt, Store
+from loopfuse.ir import Acc, Affine, Buffer, Const, Expr, Kernel, Let, Loop, Mode, Ref, Stmt, Store
 from loopfuse.ops import MONOIDS
 from loopfuse.rewrite import exprs
 from loopfuse.sizes import Poly, Quot
@@ -397,5 +397,5 @@ class _Walk:
         hidden = needs - factors.keys()
         if hidden:
             loose = True
-            factors.update({n: 1.0 for n in hidden})
+            factors.update(dict.fromkeys(hidden, 1.0))
         return Axis(tuple(factors.items()), const, loose)

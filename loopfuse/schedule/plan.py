@@ -21,11 +21,15 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel that is really launched: `main`, or the `finish` of a split reduction; blocks and threads a block."""
+    """A kernel that is really launched: `main`, or the `finish` of a split reduction; blocks and threads a block.
+
+    `times`: how often, one after the other (the steps of a recurrence).
+    """
 
     what: Literal["main", "finish"]
     blocks: int
     threads: int
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,373 @@
+"""Contraction: tiles of matrix products with a prologue on their operands and an epilogue on their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from loopfuse.analysis.sketch import Level
+from loopfuse.analysis.summary import summary
+from loopfuse.rewrite import exprs, walk
+from loopfuse.schedule.base import Ask, agree, refuse
+from loopfuse.schedule.footprint import union
+from loopfuse.schedule.model import Load, cost
+from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
+from loopfuse.schedule.products import Product, loads_in, products
+from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
+from loopfuse.schedule.tiles import MOST_ACCUMULATORS, Path, Tile, path, tile_seconds
+
+NAME = "contraction"
+MOST_NESTED = 32  # trips of a loop in the epilogue that is not over the row
+CACHED = 0.65  # of the bytes that tiles ask of the cache: neighbours ask together
+WIDEST = 256  # columns of a tile
+
+
+@dataclass
+class Shape:
+    """What the kernel is around its products. `segments`: the products of one fold, which share their left operand.
+
+    `trunk`: the innermost loop that holds every product; `row`: whole rows of the result must be on chip at once;
+    `rows_folded`, `columns_folded`: the epilogue reduces along the row, along the columns.
+    """
+
+    segments: list[list[Product]]
+    trunk: Level
+    row: Level | None = None
+    rows_folded: bool = False
+    columns_folded: bool = False
+    before: list[Level] = field(default_factory=list)
+    after: list[Level] = field(default_factory=list)
+
+    @property
+    def first(self) -> Product:
+        """The first product."""
+        return self.segments[0][0]
+
+
+def accept(ask: Ask) -> Plan | Refusal:
+    """A plan with tiles, or why not."""
+    units = products(ask)
+    if not units:
+        return refuse(NAME, 0, "product", f"{ask.title}: there is no sum of products of two operands that a tile "
+                      "could take", ask)  # fmt: skip
+    shape = _shape(ask, units)
+    if isinstance(shape, Refusal):
+        return shape
+    tf32 = ask.env.program.numerics == "fast" or any(
+        d.kind == "pragma" and d.text.split("(")[0].strip() == "tf32" for d in ask.env.program.directives
+    )
+    first = shape.first
+    how = path(ask.device, first.a.dtype, first.b.dtype, tf32)
+    return _choose(ask, shape, how)
+
+
+# -- structure --------------------------------------------------------------------------------------------------------
+
+
+def _shape(ask: Ask, units: list[Product]) -> Shape | Refusal:
+    found = ask.sketch
+    owners = list(dict.fromkeys(u.owner for u in units))
+    if len(found.root.children) > 1:
+        return no_band(NAME, ask)
+    trunk = _trunk(owners)
+    for owner in owners:
+        for level in owner.chain():
+            if level.kind not in ("par", "fold"):
+                return ordered(NAME, 1, ask, level)
+    segments = [[u for u in units if u.owner is o] for o in owners]
+    chained = _chained(ask, segments)
+    if chained is not None:
+        return chained
+    shape = Shape(segments, trunk)
+    wrong = _surroundings(ask, shape)
+    if wrong is not None:
+        return wrong
+    for segment in segments:
+        if set(segment[0].m) != set(shape.first.m) and segment[0].extent(segment[0].m) != shape.first.extent(
+            shape.first.m
+        ):
+            return refuse(
+                NAME, 3, "rows", f"{ask.title}: the products have different rows, so that no tile serves both", ask,
+                span=span_of(segment[0].owner),
+            )  # fmt: skip
+    grid = [i for level in trunk.chain() if level.kind == "par" for i in level.trips]
+    inner = [i for i in shape.first.term.level.extents if i in (*shape.first.m, *shape.first.n, *shape.first.batch)]
+    clash = agree(ask, grid, ask.own | ask.local) or (
+        agree(ask, [i for i in inner if i in trunk.extents], ask.own) if shape.row is None else None
+    )
+    if clash is not None:
+        return barrier(NAME, 4, ask, clash)
+    return shape
+
+
+def _trunk(owners: Sequence[Level]) -> Level:
+    """The innermost loop round all the products (the loop round the fold, for a single one)."""
+    chains = [o.chain()[:-1] for o in owners]
+    common = [levels[0] for levels in zip(*chains, strict=False) if all(x is levels[0] for x in levels)]
+    return common[-1] if common else owners[0]
+
+
+def _chained(ask: Ask, segments: list[list[Product]]) -> Refusal | None:
+    """A product whose operand needs the result of another one."""
+    found = ask.sketch
+    made: set[str] = set()
+    for segment in segments:
+        for u in segment:
+            behind = u.a.names | u.b.names | u.a.buffers | u.b.buffers
+            if behind & made or (u.a.buffers | u.b.buffers) & found.written:
+                return refuse(
+                    NAME, 2, "chain", f"{ask.title}: an operand of one product is computed from another one's result, "
+                    "whose whole row a tile does not hold", ask, span=span_of(u.owner),
+                    lift="the intermediate in memory, or a reduction that can run along",
+                )  # fmt: skip
+            if u.term.acc.repair is not None:
+                return refuse(
+                    NAME, 2, "chain", f"{ask.title}: the sum is rescaled as it grows, so its range cannot be cut into "
+                    "tiles of a product", ask, span=span_of(u.owner),
+                )  # fmt: skip
+        made |= {u.term.acc.id for u in segment}
+    return None
+
+
+def _surroundings(ask: Ask, shape: Shape) -> Refusal | None:
+    """Sort the loops round, before and after the products."""
+    found = ask.sketch
+    owners = [s[0].owner for s in shape.segments]
+    first = shape.first
+    for level in found.levels[1:]:
+        if any(o.within(level) for o in owners):
+            if level.kind == "fold" and level not in owners:
+                shape.rows_folded |= bool(set(level.trips) & set(first.n))
+                shape.columns_folded |= bool(set(level.trips) & {*first.m, *first.batch})
+            continue
+        if any(level.within(o) for o in owners):
+            if level.kind != "par":
+                return refuse(NAME, 2, "nested", f"{ask.title}: a reduction inside the sum of products", ask,
+                              span=span_of(level))  # fmt: skip
+            continue
+        if level.parent is not None and level.parent in (*shape.before, *shape.after):
+            if level.size > MOST_NESTED:
+                return _too_deep(ask, level)
+            continue
+        if level.kind in ("seq", "prefix"):
+            return ordered(NAME, 2, ask, level)
+        if level.end <= min(o.start for o in owners):
+            shape.before.append(level)
+        elif level.size <= MOST_NESTED and level.parent is not shape.trunk:
+            continue
+        else:
+            shape.after.append(level)
+    return _rows(ask, shape, owners)
+
+
+def _too_deep(ask: Ask, level: Level) -> Refusal:
+    return refuse(
+        NAME, 2, "nested", f"{ask.title}: a loop of {level.size} inside a loop that follows the product", ask,
+        span=span_of(level), needed=level.size, limit=MOST_NESTED, unit="trips",
+    )  # fmt: skip
+
+
+def _rows(ask: Ask, shape: Shape, owners: list[Level]) -> Refusal | None:
+    """Whether whole rows of the result must be on chip, and whether they fit."""
+    first = shape.first
+    arrays = [a for o in owners for a in o.accs if a.shape]
+    reading = [level for level in shape.after if not _reads_array(level, {a.id for a in arrays}) or _again(level)]
+    waits = bool(reading) or (shape.rows_folded and _used(shape))
+    if not waits and not (shape.rows_folded and shape.columns_folded):
+        return None
+    if not waits:
+        return None
+    shape.row = shape.trunk
+    width = sum(s[0].extent(s[0].n) for s in shape.segments)
+    most = WIDEST * max(1, ask.device.cluster)
+    if ask.device.kind == "cpu":
+        most = ask.device.shared // 256
+    if width > most:
+        name = first.n[-1]
+        return refuse(
+            NAME, 5, "row", f"{ask.title}: what follows the product needs its whole row of {width} elements; "
+            f"a cluster of blocks holds {most}", ask, needed=width, limit=most, unit="elements",
+            detail=f"the row runs along `{name}`", lift=f"{ask.extent_text(first.term.level, name)} <= {most}",
+        )  # fmt: skip
+    return None
+
+
+def _reads_array(level: Level, arrays: set[str]) -> bool:
+    """Whether a loop reads an array accumulator: it is the epilogue of its tile."""
+    return any(load.buffer in arrays for s in walk(level.body) for e in exprs(s) for load in summary(e).loads)
+
+
+def _again(level: Level) -> bool:
+    """Whether a loop after the product reduces."""
+    return level.kind == "fold" or any(b.kind == "fold" for b in level.below())
+
+
+def _used(shape: Shape) -> bool:
+    """Whether the result of a reduction along the row is needed in another loop."""
+    return bool(shape.after)
+
+
+# -- cost -------------------------------------------------------------------------------------------------------------
+
+
+def _choose(ask: Ask, shape: Shape, how: Path) -> Plan | Refusal:
+    """The cheapest tile."""
+    best: tuple[float, Cost, Tile, int, int] | None = None
+    each = max(len(s) for s in shape.segments)
+    for tile in how.tiles:
+        columns = tile.columns // each if each > 1 else tile.columns
+        if columns < 8 or how.stages(ask.device, tile, 1) < 2:
+            continue
+        fit = Tile(tile.rows, columns, tile.consumers, tile.pingpong, tile.open, tile.rate)
+        if fit.accumulators(each) > MOST_ACCUMULATORS:
+            continue
+        if shape.row is not None and not _covers(ask, shape, fit):
+            continue
+        for split in _splits(ask, shape, fit):
+            found = _cost(ask, shape, how, fit, each, split)
+            if best is None or found.seconds < best[0]:
+                best = (found.seconds, found, fit, each, split)
+    if best is None:
+        return refuse(
+            NAME, 6, "registers", f"{ask.title}: {each} products at once leave no tile that fits the registers and "
+            "the shared memory", ask, needed=each * 64, limit=MOST_ACCUMULATORS, unit="registers",
+        )  # fmt: skip
+    return _plan(ask, shape, how, best[2], best[3], best[4], best[1])
+
+
+def _covers(ask: Ask, shape: Shape, tile: Tile) -> bool:
+    """Whether a cluster of such tiles holds a whole row."""
+    width = sum(s[0].extent(s[0].n) for s in shape.segments)
+    return ask.device.kind == "cpu" or (-(-width // tile.columns) <= max(1, ask.device.cluster) and not tile.pingpong)
+
+
+def _tiles(segment: list[Product], tile: Tile) -> int:
+    u = segment[0]
+    return u.extent(u.batch) * -(-u.extent(u.m) // tile.rows) * -(-u.extent(u.n) // tile.columns)
+
+
+def _splits(ask: Ask, shape: Shape, tile: Tile) -> list[int]:
+    """Ways to cut the sum: only where the tiles leave the device idle and nothing rides along."""
+    tiles = sum(_tiles(s, tile) for s in shape.segments)
+    depth = shape.first.extent(shape.first.k)
+    riding = shape.rows_folded or shape.columns_folded or shape.row is not None or len(shape.segments) > 1
+    if riding or tiles * 2 > ask.device.units:
+        return [1]
+    return [s for s in (1, 2, 4, 8, 16) if s == 1 or (depth // s >= 256 and tiles * s <= 2 * ask.device.units)]
+
+
+def _spread(names: Sequence[str], extents: dict[str, int], room: int) -> dict[str, int]:
+    """A tile over several indices, from the innermost outward."""
+    found = {}
+    for name in reversed(names):
+        found[name] = min(extents[name], max(1, room))
+        room = -(-room // found[name])
+    return found
+
+
+def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int) -> Cost:
+    found, device = ask.sketch, ask.device
+    seconds, flops, blocks = 0.0, 0, 0
+    asked = 0.0
+    for segment in shape.segments:
+        u = segment[0]
+        tiles = _tiles(segment, tile)
+        blocks += tiles * split
+        flops += sum(p.flops for p in segment)
+        extents = u.term.level.extents
+        window = {**dict.fromkeys(u.batch, 1), **_spread(u.m, extents, tile.rows),
+                  **_spread(u.n, extents, tile.columns)}  # fmt: skip
+        accesses = loads_in(found, u.owner)
+        for b in dict.fromkeys(a.buffer for a in accesses if a.buffer in ask.loads):
+            asked += tiles * union(found, [a for a in accesses if a.buffer == b], window) * ask.size(b)
+    u = shape.first
+    depth = -(-u.extent(u.k) // split)
+    seconds = tile_seconds(device, how, tile, each, depth, blocks)
+    reads = sum(ask.distinct(ask.loads).values())
+    writes = sum(ask.distinct(ask.stores).values())
+    inputs = sum(union(found, a) * ask.size(b) for b, a in ask.loads.items() if any(b in p.a.buffers | p.b.buffers
+                 for s in shape.segments for p in s))  # fmt: skip
+    rereads = max(0.0, asked - inputs) * CACHED
+    for level in shape.before:
+        rereads += sum(union(found, [a]) * ask.size(a.buffer) for a in loads_in(found, level) if a.buffer in ask.loads)
+    workspace = _workspace(shape, tile, split)
+    launches = 1 + (split > 1 or shape.columns_folded or (shape.rows_folded and shape.row is None))
+    work = found.total
+    main = sum(p.flops for s in shape.segments for p in s)
+    integers = how.dtype[0] in "iu"
+    rest = max(0, (work.integers if integers else work.flops + work.doubles) - main)
+    work = type(work)(0 if integers else rest, 0, rest if integers else 0, work.special)
+    stages = max(2, how.stages(device, tile, 1))
+    shared = min(device.shared, stages * (tile.rows + tile.columns * each) * how.depth * how.item + 8192)
+    return cost(device, Load(
+        reads, writes, rereads + 2 * workspace, work, matrix=flops, matrix_seconds=seconds, launches=launches,
+        blocks=max(1, blocks), threads=128 * (1 + tile.consumers) if how.name != "fma" else 256,
+        registers=min(232, tile.accumulators(each) + 40) if how.name == "fma" else 168, shared=shared, ahead=256.0,
+    ))  # fmt: skip
+
+
+def _workspace(shape: Shape, tile: Tile, split: int) -> int:
+    """Bytes of partials between the launches."""
+    u = shape.first
+    rows, columns = u.extent(u.m) * u.extent(u.batch), u.extent(u.n)
+    total = 4 * split * rows * columns if split > 1 else 0
+    folds = [level for level in u.term.level.chain() if level.kind == "fold" and level is not u.owner]
+    for level in folds:
+        size = sum(a.dtype.itemsize for a in level.accs)
+        if set(level.trips) & {*u.m, *u.batch}:
+            total += size * columns * -(-rows // tile.rows)
+        elif shape.row is None:
+            total += size * rows * -(-columns // tile.columns)
+    return total
+
+
+def _plan(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, result: Cost) -> Plan:
+    u = shape.first
+    blocks = sum(_tiles(s, tile) for s in shape.segments) * split
+    roles: dict[str, Role] = {}
+    for level in ask.sketch.levels[1:]:
+        roles.update(dict.fromkeys(level.trips, "register"))
+    for segment in shape.segments:
+        for p in segment:
+            roles.update({**dict.fromkeys((*p.m, *p.n), "block"), **dict.fromkeys(p.batch, "grid"),
+                          **dict.fromkeys(p.k, "split" if split > 1 else "serial")})  # fmt: skip
+    finish = result.launch > 1.5 * ask.device.graph_launch
+    launches: tuple[Launch, ...] = (Launch("main", min(blocks, ask.device.units), 128 * (1 + tile.consumers)),)
+    if finish:
+        launches = (*launches, Launch("finish", max(1, u.extent(u.n) // 256), 256))
+    cluster = -(-sum(s[0].extent(s[0].n) for s in shape.segments) // tile.columns) if shape.row is not None else 1
+    folds = {p.term.acc.id: f"exact: tiles of {how.depth}" + (", workspace" if split > 1 else "")
+             for s in shape.segments for p in s}  # fmt: skip
+    for level in ask.sketch.levels[1:]:
+        for acc in level.accs:
+            folds.setdefault(acc.id, "exact: lanes, block" + (", workspace" if finish else ""))
+    return Plan(
+        NAME, roles, launches, result,
+        tiles={"rows": tile.rows, "columns": tile.columns, "split": split, "cluster": cluster, "accumulators": each,
+               "stages": how.stages(ask.device, tile, 1)},
+        folds=folds, place=dict.fromkeys(sorted(ask.local), "register" if cluster == 1 else "distributed"),
+        path=f"{how.name} {how.dtype}{' ping-pong' if tile.pingpong else ''}" if how.name != "fma" else
+        f"fma {how.dtype}", workspace=_workspace(shape, tile, split), guards=_guards(ask, shape),
+        rounding=_rounding(how, shape, split), assumed=ask.assumed,
+    )  # fmt: skip
+
+
+def _guards(ask: Ask, shape: Shape) -> tuple[Guard, ...]:
+    if shape.row is None:
+        return ()
+    u = shape.first
+    other = prod(u.term.level.extents[i] for i in u.n[:-1]) * len(shape.segments)
+    limit = WIDEST * max(1, ask.device.cluster) // max(1, other)
+    return ask.guard(u.term.level, u.n[-1], "<=", limit, "what follows the product in a kernel of its own")
+
+
+def _rounding(how: Path, shape: Shape, split: int) -> tuple[str, ...]:
+    said = []
+    if "tf32" in how.name:
+        said.append("operands rounded to tf32")
+    if how.name != "fma" and any(o.rounds for s in shape.segments for p in s for o in (p.a, p.b)):
+        said.append(f"operands computed before the product rounded to {how.dtype}")
+    if split > 1:
+        said.append(f"sum cut into {split}")
+    return tuple(said)

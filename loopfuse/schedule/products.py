@@ -1,0 +1,203 @@
+"""Sums of products of two operands, recognised from what the factors of a term depend on.
+
+A term is taken apart at its multiplications, through lets and casts between floats. The factors that follow the folded
+indices fall into two groups by the other indices that they follow: the operands. What a factor does to its one load
+(a cast, a scale, an activation) is the operand's prologue. Constants and factors that do not follow the folded indices
+move out of the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from loopfuse.analysis.sketch import Access, Level, Sketch, Term
+from loopfuse.analysis.summary import summary
+from loopfuse.ir import Expr, Op, Ref
+from loopfuse.schedule.base import Ask
+
+SMALL = 8  # trips of a sum that a matrix unit does not pay for
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Operand:
+    """One side of a product: the indices it follows, its element type, the buffers it reads, whether it computes."""
+
+    indices: frozenset[str]
+    dtype: str
+    buffers: frozenset[str]
+    names: frozenset[str]
+    prologue: bool
+    rounds: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Product:
+    """An accumulator that sums products over `k`; `m`, `n` and `batch` are the indices of the result."""
+
+    term: Term
+    a: Operand
+    b: Operand
+    k: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    batch: tuple[str, ...]
+
+    @property
+    def owner(self) -> Level:
+        """The fold."""
+        return self.term.owner
+
+    def extent(self, names: tuple[str, ...]) -> int:
+        """The product of the extents of some of its indices."""
+        return prod(self.term.level.extents[n] for n in names)
+
+    @property
+    def flops(self) -> int:
+        """Operations."""
+        return 2 * prod(self.extent(names) for names in (self.batch, self.m, self.n, self.k))
+
+
+def products(ask: Ask) -> list[Product]:
+    """The products of a kernel, in textual order."""
+    found = []
+    for term in ask.sketch.terms:
+        if term.owner.kind == "fold" and term.acc.monoid == "sum":
+            one = product(ask, term)
+            if one is not None and one.extent(one.k) >= SMALL and one.extent(one.m) > 1 and one.extent(one.n) > 1:
+                found.append(one)
+    return found
+
+
+def product(ask: Ask, term: Term) -> Product | None:
+    """The product that a term sums, if it is one."""
+    found = ask.sketch
+    out = _subscripts(found, term)
+    k = list(term.owner.trips)
+    at = term.level
+    while at is not term.owner and at.parent is not None:
+        k += [n for n in at.trips if n not in out]
+        at = at.parent
+    folded = frozenset(k)
+    groups: list[tuple[frozenset[str], list[Expr]]] = []
+    for leaf in factors(found, term.store.value, folded, term.level):
+        needs = found.resolve(summary(leaf).names, term.level)
+        if needs & folded:
+            _join(groups, needs - folded, leaf)
+    plain = [leaf for needs, leaves in groups if not needs for leaf in leaves]
+    groups = [(needs, leaves) for needs, leaves in groups if needs]
+    if len(groups) != 2:
+        return None
+    (left, first), (right, second) = groups
+    batch = left & right
+    if not left - batch or not right - batch:
+        return None
+    order = [n for n in term.level.extents if n not in folded]
+    a, b = operand(ask, first + plain, left, term), operand(ask, second, right, term)
+    if not all(o.buffers or o.names & found.accs.keys() for o in (a, b)):
+        return None
+    m, n, shared = (tuple(i for i in order if i in names) for names in (left - batch, right - batch, batch))
+    if (out and not out & right and out & left) or (
+        not out and order and m and n and order.index(m[0]) > order.index(n[0]) and not _outer(term, m)
+    ):
+        a, b, m, n = b, a, n, m
+    return Product(term, a, b, tuple(k), m, n, shared)
+
+
+def _outer(term: Term, names: tuple[str, ...]) -> bool:
+    """Whether the indices belong to a fold outside, so that they are rows whatever the order."""
+    return any(level.kind == "fold" and level is not term.owner and set(names) & level.trips.keys()
+               for level in term.level.chain())  # fmt: skip
+
+
+def _subscripts(found: Sketch, term: Term) -> frozenset[str]:
+    """The indices by which an array accumulator is absorbed into."""
+    needs: frozenset[str] = frozenset()
+    for sub in term.store.subs:
+        needs |= found.resolve(summary(sub).names, term.level)
+    return needs
+
+
+def _join(groups: list[tuple[frozenset[str], list[Expr]]], needs: frozenset[str], leaf: Expr) -> None:
+    """Put a factor with those that follow the same indices, or more or fewer of them."""
+    for k, (other, leaves) in enumerate(groups):
+        if needs == other or (needs and other and (needs <= other or other <= needs) and needs & other):
+            groups[k] = (needs | other, [*leaves, leaf])
+            return
+    groups.append((needs, [leaf]))
+
+
+def factors(found: Sketch, root: Expr, folded: frozenset[str], level: Level) -> list[Expr]:
+    """The factors of a term, through multiplications, negations, casts between floats, and lets in the fold."""
+    leaves: list[Expr] = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Ref) and node.id in found.lets and found.deps.get(node.id, frozenset()) & folded:
+            stack.append(found.lets[node.id][0])
+        elif isinstance(node, Op) and node.op == "mul":
+            stack.extend(reversed(node.args))
+        elif isinstance(node, Op) and node.op == "neg":
+            stack.append(node.args[0])
+        elif isinstance(node, Op) and node.op == "cast" and _widens(node):
+            inner = _through(found, node.args[0])
+            if isinstance(inner, Op) and inner.op == "mul":
+                leaves.append(node)
+            else:
+                stack.append(inner if isinstance(inner, Op) and inner.op in ("cast", "neg") else node.args[0])
+        else:
+            leaves.append(node)
+    return leaves
+
+
+def _widens(node: Op) -> bool:
+    """Whether a cast keeps every value: what is under it is the operand that the matrix units read."""
+    source, result = node.args[0].dtype, node.dtype
+    if source.is_float and result.is_float:
+        return result.bits >= source.bits and (source.bits < 32 or source == result or result.bits == 64)
+    return source.is_int and result.is_int and result.bits >= source.bits
+
+
+def _through(found: Sketch, node: Expr) -> Expr:
+    while isinstance(node, Ref) and node.id in found.lets:
+        node = found.lets[node.id][0]
+    return node
+
+
+def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term) -> Operand:
+    """What the leaves are together: the widest type, the buffers behind them, whether anything is computed."""
+    found = ask.sketch
+    names: set[str] = set()
+    buffers: set[str] = set()
+    computed = len(leaves) > 1
+    stack = list(leaves)
+    seen: set[str] = set()
+    stored: list[int] = []
+    while stack:
+        node = stack.pop()
+        computed = computed or isinstance(node, Op)
+        had = summary(node)
+        for load in had.loads:
+            buffers.add(load.buffer)
+            if load.buffer in ask.buffers:
+                stored.append(ask.buffers[load.buffer].dtype.bits)
+        for name in had.names - seen:
+            seen.add(name)
+            names.add(name)
+            if name in found.lets:
+                stack.append(found.lets[name][0])
+    dtypes = [leaf.dtype for leaf in leaves]
+    widest = max(dtypes, key=lambda d: d.bits)
+    narrow = {d.name for d in dtypes if d.bits == 16}
+    rounds = False
+    if widest.name == "f32" and stored and ask.env.program.numerics != "strict":
+        halves = {ask.buffers[b].dtype.name for b in buffers if b in ask.buffers and ask.buffers[b].dtype.bits == 16}
+        main = max((b for b in buffers if b in ask.buffers), key=lambda b: found.elements(b))
+        if ask.buffers[main].dtype.bits == 16 and len(halves | narrow) == 1:
+            return Operand(indices, next(iter(halves)), frozenset(buffers), frozenset(names), True, True)
+    return Operand(indices, widest.name, frozenset(buffers), frozenset(names), computed, rounds)
+
+
+def loads_in(found: Sketch, level: Level) -> list[Access]:
+    """The loads that happen in a loop."""
+    return [a for a in found.loads if a.level.within(level)]

@@ -1,0 +1,100 @@
+"""Tiles of matrix products: which there are for an instruction family, what they hold, and how long they take.
+
+The constants for 16-bit types are measured on an H200: a tile of a cooperative pair of warpgroups pays its epilogue in
+the open, one of a ping-pong pair hides most of it behind the other's main loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loopfuse.devices import Device
+
+KEEPS = 1.1  # of the peak of whole products, the rate of the main loop by itself
+CLOCKS_A_LANE = 256  # operations a clock of a multiprocessor in fp32: 128 multiply-adds
+MOST_ACCUMULATORS = 200  # of the 232 registers of a consumer's thread
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`rows` x `columns` of the result by `consumers` warpgroups; `open` clocks of epilogue that nothing hides."""
+
+    rows: int
+    columns: int
+    consumers: int
+    pingpong: bool
+    open: int
+    rate: float = 1.0
+
+    def accumulators(self, each: int) -> int:
+        """Registers a thread of the results, `each` accumulators an element."""
+        threads = 128 * (1 if self.pingpong else self.consumers)
+        return -(-self.rows * self.columns * each // threads)
+
+
+WARPGROUP = (
+    Tile(128, 256, 2, False, 4900), Tile(128, 192, 2, True, 2200), Tile(128, 128, 2, True, 2300, 0.97),
+    Tile(128, 128, 2, False, 3800, 0.95), Tile(128, 64, 2, True, 2000, 0.85), Tile(64, 256, 1, False, 4000, 0.85), Tile(64, 128, 1, False, 3000, 0.75),
+    Tile(64, 64, 1, False, 2400, 0.6), Tile(64, 32, 1, False, 2000, 0.4), Tile(64, 16, 1, False, 1800, 0.22),
+    Tile(64, 8, 1, False, 1800, 0.12),
+)  # fmt: skip
+WARP = (
+    Tile(128, 128, 2, False, 4500, 0.9), Tile(128, 64, 2, False, 3500, 0.8), Tile(64, 64, 1, False, 3000, 0.6),
+    Tile(64, 32, 1, False, 2500, 0.4), Tile(16, 128, 1, False, 2500, 0.3),
+)  # fmt: skip
+PLAIN = (Tile(128, 128, 2, False, 2500), Tile(64, 64, 1, False, 2000, 0.75), Tile(32, 32, 1, False, 1500, 0.4))
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """An instruction family: its name, the bytes of an element as staged, its rate, its tiles."""
+
+    name: str
+    dtype: str
+    item: int
+    peak: float
+    tiles: tuple[Tile, ...]
+    depth: int  # of the sum that one stage of the pipeline holds
+
+    def stages(self, device: Device, tile: Tile, sides: int) -> int:
+        """How many stages of operands fit in shared memory; `sides` right operands share one left."""
+        left = tile.rows * self.depth * self.item
+        right = tile.columns * self.depth * self.item
+        room = device.shared - (18 << 10) if device.kind != "cpu" else device.shared
+        return min(6, room // (left + right * max(1, sides)))
+
+
+def path(device: Device, a: str, b: str, tf32: bool) -> Path:
+    """The instruction family for operands of two types."""
+    warpgroup = device.arch.startswith("sm_9")
+    family, tiles = ("wgmma", WARPGROUP) if warpgroup else ("mma.sync", WARP)
+    if a == b and a in ("f16", "bf16", "i8"):
+        peak = device.matrix_peak(a)
+        if peak is not None:
+            return Path(family, a, 1 if a == "i8" else 2, peak * KEEPS, tiles, 64)
+    if a == b == "f32" and tf32 and device.matrix_peak("tf32") is not None:
+        return Path(f"{family} tf32", "tf32", 4, (device.matrix_peak("tf32") or 0.0) * KEEPS, tiles, 32)
+    if a == b == "f64":
+        peak = device.matrix_peak("f64")
+        if peak is not None:
+            return Path("dmma", "f64", 8, peak, PLAIN, 16)
+        return Path("fma", "f64", 8, device.fp64 * 0.85, PLAIN, 16)
+    if a[0] in "iu" and b[0] in "iu":
+        return Path("fma", a, 4, device.integer * 0.85, PLAIN, 32)
+    return Path("fma", "f32", 4, device.fp32 * 0.87, PLAIN, 32)
+
+
+def clock(device: Device) -> float:
+    """Clocks a second, from the peak in fp32."""
+    return device.fp32 / device.units / CLOCKS_A_LANE if device.kind != "cpu" else 3e9
+
+
+def tile_seconds(device: Device, how: Path, tile: Tile, each: int, depth: int, blocks: int) -> float:
+    """How long `blocks` tiles take whose sums are `depth` long, with `each` accumulators an element, in waves."""
+    padded = -(-depth // 16) * 16
+    main = 2.0 * tile.rows * tile.columns * each * padded / (how.peak / device.units * tile.rate)
+    ending = tile.open / clock(device) if device.kind != "cpu" else 0.0
+    waves = -(-blocks // device.units)
+    if tile.pingpong:
+        return waves * main + min(waves, 2) * ending + max(0, waves - 2) * ending * 0.3
+    return waves * (main + ending)
