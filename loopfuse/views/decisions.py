@@ -64,12 +64,17 @@ def decision_table(found: Sequence[Decision], marks: Gutter, width: int = 0) -> 
 
 
 def about(found: Iterable[Decision], a: str, b: str) -> list[Decision]:
-    """The decisions whose two sides hold `a` and `b`, the last taken first."""
-    return [d for d in reversed([*found]) if (_holds(d.a, a) and _holds(d.b, b)) or (_holds(d.a, b) and _holds(d.b, a))]
+    """The decisions whose two sides hold `a` and `b` (or, where none does, ids that come from these); the last first."""
+    last_first = [*found][::-1]
+    for derived in (False, True):
 
+        def holds(group: Sequence[str], name: str, derived: bool = derived) -> bool:
+            return any(name == (stem(member) if derived else member) for member in group)
 
-def _holds(group: Sequence[str], name: str) -> bool:
-    return name in group or any(stem(member) == name for member in group)
+        kept = [d for d in last_first if (holds(d.a, a) and holds(d.b, b)) or (holds(d.a, b) and holds(d.b, a))]
+        if kept:
+            return kept
+    return []
 
 
 def detail(decision: Decision, a: str = "", b: str = "") -> list[str]:
@@ -146,7 +151,7 @@ def as_record(decision: Decision) -> dict[str, Any]:
     cause = decision.cause
     return {
         "number": decision.number, "a": list(decision.a), "b": list(decision.b), "verdict": decision.verdict,
-        "kind": decision.kind, "reason": decision.reason, "us_before": decision.before, "us_after": decision.after,
+        "how": decision.kind, "reason": decision.reason, "us_before": decision.before, "us_after": decision.after,
         "bytes_saved": decision.saved, "launches_saved": decision.launches, "recomputed": decision.recomputed,
         "registers": decision.registers, "spans": [_place(s) for s in decision.spans],
         "cause": None if cause is None else _cause(cause),

@@ -1,0 +1,98 @@
+"""`loopfuse explain script.lf`: decisions, costs, remarks, and why two definitions are not one kernel."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+
+from loopfuse.cli import arguments, passing, screen
+from loopfuse.cli.frame import OK, Context
+from loopfuse.diag import UserError, error
+from loopfuse.ir import Program
+from loopfuse.views import costs, decisions
+from loopfuse.views import passes as views
+from loopfuse.views.lines import gutter
+from loopfuse.views.plans import Planned, plan
+from loopfuse.views.tables import sizes_line
+from loopfuse.views.why import History, guards, outcome, summary
+
+
+def show(parser: arguments.Parser, options: argparse.Namespace, context: Context) -> int:
+    """Show what the options ask of a script; returns the exit code."""
+    done = passing.compile_script(parser, options, context)
+    if options.why:
+        _why(options, context, done)
+    elif options.cost or options.kernel:
+        _cost(options, context, done)
+    elif options.remarks:
+        _remarks(context, done)
+    else:
+        _decisions(context, done)
+    return OK
+
+
+def _decisions(context: Context, done: passing.Passed) -> None:
+    """One line a decision, then the totals."""
+    terminal = context.terminal
+    marks = gutter(done.lowered)
+    for decision in decisions.by_line(done.decisions, marks):
+        terminal.record({"kind": "decision", **decisions.as_record(decision)})
+    before, after = (plan(program, done.device, done.known) for program in (done.lowered, done.program))
+    terminal.record({"kind": "outcome", **summary(before, after), "sizes": before.sizes,
+                     "assumed": sorted(before.assumed), "device": done.device.name,
+                     "guards": guards([after])})  # fmt: skip
+    lines = decisions.decision_table(done.decisions, marks, screen.width())
+    lines += ["", decisions.totals(done.decisions), *outcome(before, after), *_terms(before, after)]
+    for line in [*lines, *guards([after])]:
+        terminal.result(line)
+
+
+def _terms(before: Planned, after: Planned) -> list[str]:
+    """The device and the sizes that the numbers are for."""
+    shown = sizes_line(before.sizes, before.assumed)
+    missing = [f"{kernel} has no plan: {refusal.cause.message}" for kernel, refusal in after.refusals.items()]
+    return [f"for {after.device.name}{f'; {shown}' if shown else ''}", *missing]
+
+
+def _why(options: argparse.Namespace, context: Context, done: passing.Passed) -> None:
+    history = History(done.lowered, done.stages, dict(done.typed.names) if done.typed else {})
+    lines, found = history.why(options.why[0], options.why[1], done.device, done.known)
+    context.terminal.record({"kind": "why", "a": options.why[0], "b": options.why[1], "text": "\n".join(lines),
+                             "decisions": [decisions.as_record(d) for d in found]})  # fmt: skip
+    for line in lines:
+        context.terminal.result(line)
+
+
+def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -> None:
+    planned = plan(done.program, done.device, done.known)
+    program: Program = done.program
+    for kernel, found in planned.plans.items():
+        if options.kernel in (None, kernel):
+            context.terminal.record({"kind": "cost", **costs.as_record(kernel, found)})
+    if options.kernel is None:
+        lines = costs.cost_table(program, planned.plans)
+        lines += ["", *costs.foot(program, planned.plans, done.device, planned.sizes, planned.assumed)]
+    else:
+        chosen = next((k for k in program.kernels if k.id == options.kernel), None)
+        if chosen is None:
+            known = [k.id for k in program.kernels]
+            near = difflib.get_close_matches(options.kernel, known, 1)
+            raise UserError(error("LF0502", f"no kernel is called `{options.kernel}`",
+                                  notes=[f"there are {', '.join(known)}" if known else "there are none"],
+                                  fix=f"did you mean `{near[0]}`?" if near else None))  # fmt: skip
+        lines = costs.kernel_view(program, chosen, planned.plans.get(chosen.id))
+        lines += ["", *_terms(planned, planned)]
+    for line in lines:
+        context.terminal.result(line)
+
+
+def _remarks(context: Context, done: passing.Passed) -> None:
+    sizes, _ = done.numbers
+    steps = views.steps(done.lowered, done.stages, sizes)
+    for step in steps:
+        for remark in step.remarks:
+            line = remark.span.line if remark.span else None
+            context.terminal.record({"kind": "remark", "pass": step.name, "text": remark.text, "line": line,
+                                     "missed": remark.missed, "rounds": remark.rounds})  # fmt: skip
+    for text in views.remarks(steps):
+        context.terminal.result(text)

@@ -1,0 +1,141 @@
+"""Why two definitions are, or are not, one kernel; and what all decisions came to."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from loopfuse.analysis.env import environment
+from loopfuse.decisions import Cause, Decision
+from loopfuse.devices import Device
+from loopfuse.diag import UserError, error
+from loopfuse.ir import Kernel, Program
+from loopfuse.memory import show_bytes
+from loopfuse.passes.contract import live_buffers
+from loopfuse.passes.manager import Stage
+from loopfuse.passes.merge import merge
+from loopfuse.views.counts import count
+from loopfuse.views.decisions import about, decision_table, detail
+from loopfuse.views.lines import defined, gutter, stem
+from loopfuse.views.plans import Planned
+from loopfuse.views.tables import microseconds
+
+
+class History:
+    """A program and its stages, asked about definitions by the names of the script.
+
+    `names` maps names of the script to buffers; the ids of buffers are understood too.
+    """
+
+    def __init__(self, lowered: Program, stages: Sequence[Stage], names: Mapping[str, str]) -> None:
+        self.lowered, self.stages, self.names = lowered, stages, names
+        self.programs = [lowered, *(stage.program for stage in stages)]
+        self.decisions = tuple(d for stage in stages for d in stage.decisions)
+
+    @property
+    def program(self) -> Program:
+        """The program after the last pass."""
+        return self.programs[-1]
+
+    def buffer(self, name: str) -> str:
+        """The buffer that a name stands for. Raises `UserError` LF0502 where nothing computes it."""
+        made = [n for k in self.lowered.kernels for n in defined(k)]
+        found = self.names.get(name, name)
+        if found in made:
+            return found
+        inputs = [b.id for b in self.lowered.buffers if b.role in ("in", "param", "frozen")]
+        if found in inputs:
+            raise UserError(error("LF0502", f"`{name}` is an input: nothing computes it",
+                                  notes=["only definitions can share a kernel"]))  # fmt: skip
+        known = list(dict.fromkeys([*(n for n, b in self.names.items() if b in made), *made]))
+        near = difflib.get_close_matches(name, known, 1)
+        raise UserError(error("LF0502", f"no definition is called `{name}`",
+                              notes=[f"there are {', '.join(known[:12])}{' ..' * (len(known) > 12)}"],
+                              fix=f"did you mean `{near[0]}`?" if near else None))  # fmt: skip
+
+    def kernel(self, buffer: str) -> Kernel | None:
+        """The kernel of the last program that computes a definition, or holds what became of it."""
+        final = {k.id: k for k in self.program.kernels}
+        for program in reversed(self.programs):
+            for k in program.kernels:
+                if buffer in defined(k) and k.id in final:
+                    return final[k.id]
+        return None
+
+    def why(self, a: str, b: str, device: Device,
+            known: Mapping[str, int]) -> tuple[list[str], list[Decision]]:  # fmt: skip
+        """The answer as text, and the decisions that it rests on, the most telling one first."""
+        left, right = self.buffer(a), self.buffer(b)
+        if left == right:
+            raise UserError(error("LF0502", f"`{a}` and `{b}` are one definition"))
+        first, second = self.kernel(left), self.kernel(right)
+        together = first is not None and second is not None and first.id == second.id
+        found = about(self.decisions, left, right)
+        good = ("fused", "forced")
+        telling = [d for d in found if (d.verdict in good) == together]
+        if telling:
+            lines = detail(telling[0], a, b)
+            if len(telling) > 1:
+                lines += ["", "asked before:", *decision_table(telling[1:], gutter(self.lowered), 80)]
+            return lines, telling
+        return self._unasked(a, b, first, second, device, known), []
+
+    def _unasked(self, a: str, b: str, first: Kernel | None, second: Kernel | None, device: Device,
+                 known: Mapping[str, int]) -> list[str]:  # fmt: skip
+        """No decision holds both: they came to be together, or were never asked about."""
+        if first is None or second is None:
+            gone = a if first is None else b
+            return [f"nothing is left of `{gone}` in the last program: it is not needed, or stands in another's place"]
+        if first.id == second.id:
+            joined = [d for d in self.decisions if d.verdict in ("fused", "forced")
+                      and {*map(stem, (*d.a, *d.b))} & {*map(stem, defined(first))}]  # fmt: skip
+            lines = [f"`{a}` and `{b}` are one kernel ({first.id}), though no decision joined these two"]
+            return [*lines, "", *decision_table(joined, gutter(self.lowered), 80)] if joined else lines
+        cause = self._ask(first, second, device, known)
+        if cause is None:
+            ran = ", ".join(stage.name for stage in self.stages) or "none"
+            return [f"`{a}` ({first.id}) and `{b}` ({second.id}) are two kernels, and could be joined: nothing in them forbids "
+                    f"it, and no decision about them was taken (passes that ran: {ran})"]  # fmt: skip
+        asked = Decision(0, (a,), (b,), "refused", "vertical", cause.message, cause=cause)
+        return [line for line in detail(asked, a, b) if not line.startswith(("verdict", "kind", "groups"))]
+
+    def _ask(self, first: Kernel, second: Kernel, device: Device, known: Mapping[str, int]) -> Cause | None:
+        env = environment(self.program, device, known)
+        live = live_buffers(self.program)
+        at = {k.id: n for n, k in enumerate(self.program.kernels)}
+        a, b = sorted((first, second), key=lambda k: at[k.id])
+        answer = merge(a, b, env, live[at[a.id]] | live[at[b.id]])
+        return answer if isinstance(answer, Cause) else None
+
+
+# -- what it came to --------------------------------------------------------------------------------------------------
+
+
+def outcome(before: Planned, after: Planned) -> list[str]:
+    """Before and after: kernels, bytes, microseconds, peak memory."""
+    facts = summary(before, after)
+    old, new = facts["before"], facts["after"]
+    us = " -> ".join(f"{'' if f['complete'] else 'more than '}{microseconds(f['us'])}" for f in (old, new))
+    return [
+        f"{old['kernels']} -> {new['kernels']} kernels, {us} us",
+        f"{show_bytes(old['bytes'])} -> {show_bytes(new['bytes'])} moved, "
+        f"peak memory {show_bytes(old['peak'])} -> {show_bytes(new['peak'])}",
+    ]  # fmt: skip
+
+
+def summary(before: Planned, after: Planned) -> dict[str, Any]:
+    """The same as numbers. `complete` tells whether every kernel has a plan, and so a time."""
+
+    def facts(planned: Planned) -> dict[str, Any]:
+        counts = count(planned.program, planned.sizes)
+        return {"kernels": counts.kernels, "bytes": counts.bytes, "peak": counts.peak, "us": planned.us,
+                "complete": not planned.refusals}  # fmt: skip
+
+    return {"before": facts(before), "after": facts(after)}
+
+
+def guards(found: Iterable[Planned]) -> list[str]:
+    """The conditions under which the plans hold."""
+    return [f"{kernel} holds where {guard.text}" + (f"; else {guard.otherwise}" * bool(guard.otherwise))
+            for planned in found for kernel, plan in planned.plans.items() for guard in plan.guards]  # fmt: skip
