@@ -1,0 +1,318 @@
+"""The search for a partition of a graph of nests into kernels of the least total cost; it knows nothing of the IR.
+
+A group is legal where it is connected (by dependences, or by inputs that are shared), where no path leaves it and comes
+back, and where the caller gives it a cost. Small components are searched completely; the others by a priority queue of
+merges, restarted with perturbed gains, each result improved by moving, splitting and joining until nothing gains.
+
+Nodes are ordered by their structural keys, and by their numbers only between nodes of one key, so that a result depends
+neither on the order in which nests are written nor on names.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+
+from loopfuse.passes.fuse.partition import Components, Quotient, bits
+
+GroupCost = Callable[[frozenset[int]], float | None]
+SMALL = 10  # nests in a component that is searched completely
+WORD = (1 << 64) - 1
+MANY, KICKS = 64, (0.3, 0.6, 0.9, 1.0)  # the largest component whose groups are taken apart again, and how often each
+HUGE = 500  # the largest that is improved at all
+TINY = 1e-12  # a relative gain below this is rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nests `0 .. n-1` in the order of the source.
+
+    `after[a]` are the nests that need `a`; `links` pairs of nests that share an input; `keys` one number a nest, equal
+    only for nests that look alike, their surroundings included.
+    """
+
+    after: tuple[frozenset[int], ...]
+    links: frozenset[tuple[int, int]]
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Groups in an order in which they can run, and the sum of their costs. `exact`: no partition costs less."""
+
+    groups: tuple[frozenset[int], ...]
+    cost: float
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard to search: restarts, their seed, whether small components are searched completely, and the most groups
+    of one component that are costed (None: any number)."""
+
+    restarts: int = 12
+    seed: int = 0
+    exhaustive: bool = True
+    budget: int | None = 300
+
+
+def search(graph: Graph, cost: GroupCost, effort: Effort = Effort()) -> Partition:
+    """The best partition found; a nest without a cost of its own counts as free and stays alone.
+
+    `cost` is asked at most once for a group of two or more.
+    """
+    order = sorted(range(len(graph.keys)), key=lambda n: (graph.keys[n], n))
+    place = {n: i for i, n in enumerate(order)}
+    after = [sum(1 << place[m] for m in graph.after[n]) for n in order]
+    links = [(place[a], place[b]) for a, b in graph.links]
+    keys = [graph.keys[n] for n in order]
+    whole = Components(after, links)
+    found: list[int] = []
+    total, exact = 0.0, True
+    for component in whole.components():
+        problem = _Problem(whole, keys, lambda mask: cost(frozenset(order[i] for i in bits(mask))), effort, component)
+        part, value, best = problem.solve()
+        found += part
+        total += value
+        exact = exact and best
+    ordered = whole.schedule(found)
+    return Partition(tuple(frozenset(order[i] for i in bits(m)) for m in ordered), total, exact)
+
+
+def mix(*numbers: int) -> int:
+    """A number of 64 bits that depends on all of the numbers and their order."""
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        state = (state ^ (number & WORD)) * 0xBF58476D1CE4E5B9 & WORD
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & WORD
+        state ^= state >> 31
+    return state
+
+
+class _Problem:
+    """One connected component: masks of nodes, and their costs as far as they were asked."""
+
+    def __init__(self, graph: Components, keys: list[int], cost: Callable[[int], float | None], effort: Effort,
+                 nodes: int) -> None:  # fmt: skip
+        self.graph, self.keys, self.nodes, self.effort = graph, keys, nodes, effort
+        self.ask = cost
+        self.costs: dict[int, float | None] = {}
+        self.asked = 0
+        self.improved: dict[frozenset[int], list[int]] = {}
+        self.size = nodes.bit_count()
+
+    def cost(self, mask: int) -> float | None:
+        """What a group costs; None where it cannot be one kernel, or the budget for questions is spent."""
+        if mask in self.costs:
+            return self.costs[mask]
+        alone = mask & (mask - 1) == 0
+        if not alone:
+            if self.effort.budget is not None and self.asked >= self.effort.budget:
+                return None
+            self.asked += 1
+        found = self.ask(mask)
+        self.costs[mask] = found = 0.0 if alone and found is None else found
+        return found
+
+    def total(self, part: Iterable[int]) -> float:
+        """The cost of a partition of legal groups."""
+        return sum(sorted(self.cost(m) or 0.0 for m in part))
+
+    def solve(self) -> tuple[list[int], float, bool]:
+        """The best partition, its cost, and whether it is certainly the best."""
+        if self.size == 1:
+            return [self.nodes], self.total([self.nodes]), True
+        if self.effort.exhaustive and self.size <= SMALL:
+            groups = list(self.graph.connected(self.nodes))
+            if self.effort.budget is None or len(groups) - self.size <= self.effort.budget:
+                part = cheapest(self.graph, self.nodes, {m: c for m in groups if (c := self.cost(m)) is not None})
+                return part, self.total(part), True
+        restarts = max(1, min(self.effort.restarts, self.effort.restarts * 128 // self.size))
+        best, least = self.start(self.singles(self.nodes), 0.0, 0)
+        for number in range(1, restarts):
+            width = 0.3 + 0.6 * (number - 1) / max(1, restarts - 2)
+            best, least = min((best, least), self.start(self.singles(self.nodes), width, number), key=itemgetter(1))
+        return *self.kick(best, least), False
+
+    @staticmethod
+    def singles(mask: int) -> list[int]:
+        """Every node a group."""
+        return [1 << n for n in bits(mask)]
+
+    def start(self, part: list[int], width: float, number: int) -> tuple[list[int], float]:
+        """What merging from a partition, and improving, leads to, gains multiplied by up to `1 +- width`."""
+        seed = mix(self.effort.seed, number)
+        part = self.descend(part, lambda a, b: 1.0 + width * (mix(seed, a + b, a * b) / 2.0**63 - 1.0))
+        if frozenset(part) not in self.improved:
+            self.improved[frozenset(part)] = self.improve(part)
+        part = self.improved[frozenset(part)]
+        return part, self.total(part)
+
+    def kick(self, part: list[int], least: float) -> tuple[list[int], float]:
+        """Take neighbouring groups apart and merge again, with other gains first, as long as that leads to better."""
+        again = self.size <= MANY
+        while again:
+            again = False
+            for some in self.neighbours(part):
+                rest = [m for m in part if not m & some]
+                start, seed = sorted(rest + self.singles(some)), self.key(some)
+                tries = (self.start(start, width, mix(seed, n)) for n, width in enumerate(KICKS))
+                made, value = min(tries, key=itemgetter(1))
+                if value < least * (1 - TINY):
+                    part, least, again = made, value, True
+                    break
+        return part, least
+
+    def neighbours(self, part: list[int]) -> Iterator[int]:
+        """The nodes of two groups that touch, then of three."""
+        pairs = [a | b for a in part for b in part if a < b and self.graph.touch(a, b)]
+        yield from pairs
+        yield from dict.fromkeys(ab | c for ab in pairs for c in part if not ab & c and self.graph.touch(ab, c))
+
+    # -- one start ----------------------------------------------------------------------------------------------------
+
+    def key(self, mask: int) -> int:
+        """A number for a group, made of the structural keys of its members."""
+        return sum(self.keys[n] for n in bits(mask)) & WORD
+
+    def descend(self, part: list[int], noise: Callable[[int, int], float]) -> list[int]:
+        """Merge the pair of the greatest gain, its noise applied, until no merge gains."""
+        quotient = Quotient(self.graph, part)
+        masks = quotient.masks
+        keys = {g: self.key(m) for g, m in masks.items()}
+        version = dict.fromkeys(masks, 0)
+        queue: list[tuple[float, int, int, int, int, int, int]] = []
+
+        def push(a: int, b: int) -> None:
+            if not quotient.joinable(a, b):
+                return
+            joined, one, two = self.cost(masks[a] | masks[b]), self.cost(masks[a]), self.cost(masks[b])
+            if joined is None or one is None or two is None or joined >= (one + two) * (1 - TINY):
+                return
+            low, high = sorted((keys[a], keys[b]))
+            gain = (one + two - joined) * noise(low, high)
+            heapq.heappush(queue, (-gain, low, high, a, b, version[a], version[b]))
+
+        for a in sorted(masks):
+            for b in sorted(n for n in quotient.near(a) if n > a):
+                push(a, b)
+        while queue:
+            *_, a, b, one, two = heapq.heappop(queue)
+            if version.get(a) != one or version.get(b) != two or not quotient.joinable(a, b):
+                continue
+            group = quotient.join(a, b)
+            keys[group] = (keys[a] + keys[b]) & WORD
+            version[group] += 1
+            del version[max(a, b)]
+            for other in sorted(quotient.near(group)):
+                push(min(group, other), max(group, other))
+        return sorted(masks.values())
+
+    # -- improvement --------------------------------------------------------------------------------------------------
+
+    def improve(self, part: list[int]) -> list[int]:
+        """Take changes that gain, group after group, until none does."""
+        if self.size > HUGE:
+            return part
+        owner = {n: m for m in part for n in bits(m)}
+        work = deque(sorted(part))
+        while work:
+            a = work.popleft()
+            if owner[(a & -a).bit_length() - 1] != a:
+                continue
+            made = self.change(a, owner)
+            for mask in made:
+                for n in bits(mask):
+                    owner[n] = mask
+            for mask in made:
+                work.extend(m for m in (mask, *self.beside(mask, owner)) if m not in work)
+        return sorted(set(owner.values()))
+
+    def change(self, a: int, owner: dict[int, int]) -> list[int]:
+        """The groups to make of a group and others, where that gains: the first such change."""
+        for taken, made in self.changes(a, owner):
+            old = sum(self.cost(m) or 0.0 for m in taken) * (1 - TINY)
+            new = 0.0
+            for mask in made:
+                value = self.cost(mask)
+                new = float("inf") if value is None else new + value
+                if new >= old:
+                    break
+            if new < old:
+                rest = set(owner.values()).difference(taken)
+                if self.graph.acyclic([*rest, *made]):
+                    return made
+        return []
+
+    def beside(self, a: int, owner: dict[int, int]) -> list[int]:
+        """The groups that a set touches, in order."""
+        return sorted({owner[m] for n in bits(a) for m in bits(self.graph.near[n] & ~a & self.nodes)})
+
+    def changes(self, a: int, owner: dict[int, int]) -> Iterator[tuple[list[int], list[int]]]:
+        """Groups to give up, `a` among them, and those to make of their nodes: two joined, a part of `a` moved to
+        another or split off."""
+        touching = self.beside(a, owner)
+        for b in touching:
+            yield [a, b], [a | b]
+        for piece in self.graph.ends(a):
+            rest = list(self.graph.pieces(a & ~piece))
+            yield [a], [piece, *rest]
+            for b in touching:
+                if self.graph.touch(piece, b):
+                    yield [a, b], [piece | b, *rest]
+        if self.size <= MANY:
+            yield from self.wide(a, touching, owner)
+
+    def wide(self, a: int, touching: list[int], owner: dict[int, int]) -> Iterator[tuple[list[int], list[int]]]:
+        """Three groups joined, two joined with a part of a third, and parts exchanged between two."""
+        for b in touching:
+            for c in self.beside(a | b, owner):
+                yield [a, b, c], [a | b | c]
+                for piece in self.graph.ends(c):
+                    if self.graph.touch(piece, a | b):
+                        yield [a, b, c], [a | b | piece, *self.graph.pieces(c & ~piece)]
+        for b in touching:
+            for piece in self.graph.ends(a):
+                for other in self.graph.ends(b):
+                    made = (a & ~piece | other, b & ~other | piece)
+                    yield [a, b], [m for mask in made for m in self.graph.pieces(mask)]
+
+
+# -- the optimum ------------------------------------------------------------------------------------------------------
+
+
+def cheapest(graph: Components, nodes: int, costs: dict[int, float]) -> list[int]:
+    """The partition of `nodes` into groups with costs that is cheapest of all: shortest way from the empty set to all
+    of them, through sets that hold what their members need. Every single node must have a cost."""
+    needs = {m: graph.needs(m) & nodes & ~m for m in costs}
+    groups = sorted(costs, key=lambda m: (m.bit_count(), m))
+    first: dict[int, list[int]] = {}
+    for mask in groups:
+        first.setdefault(mask & -mask, []).append(mask)
+    best: dict[int, tuple[float, int, int]] = {0: (0.0, 0, 0)}  # cost, the set before, the group added
+    layers: list[list[int]] = [[] for _ in range(nodes.bit_count() + 1)]
+    layers[0].append(0)
+    for layer in layers:
+        for held in layer:
+            value = best[held][0]
+            for low, found in first.items():
+                if held & low:
+                    continue
+                for mask in found:
+                    if mask & held or needs[mask] & ~held:
+                        continue
+                    union, price = held | mask, value + costs[mask]
+                    known = best.get(union)
+                    if known is None:
+                        layers[union.bit_count()].append(union)
+                    if known is None or price < known[0] * (1 - TINY):
+                        best[union] = (price, held, mask)
+    part, at = [], nodes
+    while at:
+        _, before, mask = best[at]
+        part.append(mask)
+        at = before
+    return sorted(part)
