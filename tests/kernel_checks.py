@@ -46,6 +46,9 @@ def inputs_for(program: Program, sizes: Mapping[str, int], seed: int = 0) -> dic
         if b.role in ("in", "param", "frozen"):
             shape = tuple(int(p.value(sizes)) for p in b.shape)
             low, high = (-3, 4) if b.dtype.kind == "int" else (0, 4)
+            if b.range is not None:
+                low = max(int(p.value(sizes)) for p in b.range[0])
+                high = min(int(p.value(sizes)) for p in b.range[1]) + 1
             values = rng.normal(size=shape) if b.dtype.is_float else rng.integers(low, high, size=shape)
             arrays[b.id] = np.asarray(values).astype(b.dtype.numpy)
     return arrays

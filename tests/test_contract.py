@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_strategies import ir_inputs, ir_programs
 from kernel_checks import cases, check_same_results, text_of
 
+from loopfuse.diag import CompilerError
 from loopfuse.ir import Program
 from loopfuse.passes.base import Options, Steps
 from loopfuse.passes.contract import contract, pinned
@@ -54,7 +54,9 @@ def test_random_programs(data: st.DataObject) -> None:
 
 
 def test_nothing_to_do_is_the_same_object() -> None:
-    program = parse_program("program p(N)\nbuf x: f32[N] in\nbuf y: f32[N] out\nkernel k\n  par i < N\n    y[i] = x[i]\n")
+    program = parse_program(
+        "program p(N)\nbuf x: f32[N] in\nbuf y: f32[N] out\nkernel k\n  par i < N\n    y[i] = x[i]\n"
+    )
     assert contract(program, Options()).program is program
 
 
@@ -95,12 +97,34 @@ def test_each_buffer_is_a_step() -> None:
 
 
 def test_windows_are_watched() -> None:
-    """The interpreter refuses a window that is too small: so that the runs above mean something."""
-    path = CASES / "softmax.ir"
-    made = contract(parse_program(text_of(path)[0]), Options()).program
+    """The interpreter refuses a window that the accesses leave: so that the runs above mean something."""
+    made = contract(parse_program(text_of(CASES / "scan.ir")[0]), Options()).program
     text = print_program(made)
-    assert "[i:i + 1, 0:N]" in text
-    wrong = parse_program(text.replace("[i:i + 1, 0:N]", "[i:i + 1, 0:N - 1]"))
-    x = np.zeros((2, 3), np.float32)
-    with pytest.raises(Exception, match="window"):
-        check_same_results(wrong, wrong, {"M": 2, "N": 3}, {"x": x})
+    assert "window [t:t + 2, 0:N]" in text
+    wrong = parse_program(text.replace("window [t:t + 2, 0:N]", "window [t:t + 1, 0:N]"))
+    with pytest.raises(CompilerError, match="window"):
+        check_same_results(wrong, wrong)
+
+
+DEAD = """
+program dead(N)
+buf x: f32[N] in
+buf t: f32[N]
+buf u: f32[N]
+buf y: f32[N] out
+kernel a
+  par i < N
+    t[i] = x[i]
+kernel b
+  par i < N
+    u[i] = t[i]
+kernel c
+  par i < N
+    y[i] = x[i]
+"""
+
+
+def test_a_reader_that_goes_frees_what_it_reads() -> None:
+    made = contracted(parse_program(DEAD))
+    assert [k.id for k in made.kernels] == ["c"]
+    assert [b.id for b in made.buffers] == ["x", "y"]

@@ -37,16 +37,20 @@ def contract(program: Program, options: Options) -> Outcome:
     """Contract every kernel's temporaries; kernels that are left empty go, and buffers that nothing accesses."""
     env = environment(program, options.device, options.sizes)
     step = steps(options, "contract")
-    alive = live_buffers(program)
-    kernels: list[Kernel] = []
+    kernels = list(program.kernels)
     changed: dict[str, Buffer] = {}
-    for kernel, live in zip(program.kernels, alive, strict=True):
-        made, buffers = contract_kernel(kernel, env, live, step.take)
-        changed |= buffers
-        if made is kernel or made.body:
-            kernels.append(made)
     used = accessed(kernels)
-    table = tuple(changed.get(b.id, b) for b in program.buffers if b.role != "temp" or b.id in used)
+    kept = _kept(program)
+    for k in reversed(range(len(kernels))):  # a reader that goes frees what it reads
+        live = kept | {n for n, count in used.items() if count > 1}
+        made, buffers = contract_kernel(kernels[k], env, live, step.take)
+        changed |= buffers
+        if made is not kernels[k]:
+            used.subtract(_names_of(kernels[k]))
+            used.update(_names_of(made))
+            kernels[k] = made
+    kernels = [k for k, old in zip(kernels, program.kernels, strict=True) if k is old or k.body]
+    table = tuple(changed.get(b.id, b) for b in program.buffers if b.role != "temp" or used[b.id])
     same = len(kernels) == len(program.kernels) and all(a is b for a, b in zip(kernels, program.kernels, strict=True))
     if same and not changed and len(table) == len(program.buffers):
         return Outcome(program)
@@ -59,19 +63,28 @@ CONTRACT = Pass("contract", "shrink what one kernel keeps to itself to what exis
 
 def accessed(kernels: Sequence[Kernel]) -> Counter[str]:
     """How many of the kernels access each buffer."""
-    found: Counter[str] = Counter()
-    for kernel in kernels:
-        names = free_names(kernel.body)
-        found.update(names.loads | names.stores)
-    return found
+    return Counter(name for kernel in kernels for name in _names_of(kernel))
 
 
-def live_buffers(program: Program) -> list[frozenset[str]]:
-    """For each kernel the buffers that stay in memory: of another role than `temp`, pinned, or used by another kernel."""
+def _names_of(kernel: Kernel) -> frozenset[str]:
+    names = free_names(kernel.body)
+    return names.loads | names.stores
+
+
+def live_buffers(program: Program) -> frozenset[str]:
+    """The buffers that no kernel has for itself: of another role than `temp`, pinned, or used by several kernels."""
+    return _kept(program) | {n for n, count in accessed(program.kernels).items() if count > 1}
+
+
+def without_unused(program: Program) -> Program:
+    """The program without the temporaries that no kernel accesses."""
     used = accessed(program.kernels)
-    kept = pinned(program) | {b.id for b in program.buffers if b.role != "temp"}
-    everywhere = frozenset(kept | {n for n, count in used.items() if count > 1})
-    return [everywhere] * len(program.kernels)
+    kept = tuple(b for b in program.buffers if b.role != "temp" or b.id in used)
+    return program if len(kept) == len(program.buffers) else replace(program, buffers=kept)
+
+
+def _kept(program: Program) -> frozenset[str]:
+    return pinned(program) | {b.id for b in program.buffers if b.role != "temp"}
 
 
 def pinned(program: Program) -> frozenset[str]:
@@ -102,7 +115,8 @@ def contract_kernel(
         return kernel, {}
     mine = [n for n in touched if _own(env, n, live)]
     gone = frozenset(mine)
-    made = sweep(forward(kernel, env, frozenset(touched)), lambda b: b not in gone)
+    made = sweep(kernel, lambda b: b not in gone)
+    made = sweep(forward(made, env, frozenset(touched)), lambda b: b not in gone)
     left = free_names(made.body)
     mine = [n for n in mine if n in left.stores]
     if not mine:
