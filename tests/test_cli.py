@@ -19,9 +19,9 @@ import pytest
 import loopfuse
 from loopfuse import driver
 from loopfuse.cli import COMMANDS, main, terminal
-from loopfuse.cli.explain import normalize, read_essays
-from loopfuse.cli.summary import describe, summarize
 from loopfuse.diag import CompilerError
+from loopfuse.views.essays import normalize, read_essays
+from loopfuse.views.values import describe, summarize
 
 CHAIN = """\
 input x: f32[N]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import re
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 
 from loopfuse.cli import arguments, passargs
 from loopfuse.cli.frame import OK, USER, Context
+from loopfuse.views.essays import normalize, read_essays
 
 ABOUT = """Tell how a script was fused: one line a decision, and what it came to. Or what an error code means, why it is
 an error, and the way out; without an argument, list the codes."""
@@ -57,16 +57,3 @@ def _explain_code(code: str | None, context: Context) -> int:
     context.terminal.result(essays[wanted].removeprefix("## "))
     context.terminal.record({"kind": "explain", "code": wanted, "text": essays[wanted]})
     return OK
-
-
-def normalize(text: str) -> str:
-    """`lf304`, `304`, `error[LF0304]` as `LF0304`."""
-    digits = re.search(r"\d{1,4}", text)
-    return f"LF{int(digits[0]):04}" if digits else text
-
-
-def read_essays() -> dict[str, str]:
-    """The essays by their codes, in the order of the file."""
-    text = resources.files("loopfuse").joinpath("codes.md").read_text(encoding="utf-8")
-    sections = re.split(r"(?m)^(?=## LF\d{4}\b)", text)[1:]
-    return {section[3:9]: section.rstrip() for section in sections}

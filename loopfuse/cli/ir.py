@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loopfuse import driver
-from loopfuse.cli import arguments, listing, passargs, passing, screen
+from loopfuse.cli import arguments, passargs, passing, screen
 from loopfuse.cli.frame import OK, Context
 from loopfuse.cli.scripts import read_script
 from loopfuse.diag import UserError, error
 from loopfuse.frontend.parse import parse
 from loopfuse.ir import Program
 from loopfuse.printer import print_kernel, print_program
+from loopfuse.views import listing
 from loopfuse.views import passes as views
 from loopfuse.views.counts import count, numbers, stats
 from loopfuse.views.diff import Shown, diff

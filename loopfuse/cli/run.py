@@ -11,7 +11,7 @@ from loopfuse.bind import Given
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import OK, Context
 from loopfuse.cli.scripts import read_script
-from loopfuse.cli.summary import describe, plain_values, show_values, summarize
+from loopfuse.views.values import describe, plain_values, show_values, summarize
 from loopfuse.diag import UserError, error
 from loopfuse.files import Place, save_all
 from loopfuse.frontend.typed import TypedProgram

@@ -40,7 +40,8 @@ def plan(program: Program, device: Device, known: Mapping[str, int]) -> Planned:
     env = environment(program, device, known)
     plans: dict[str, Plan] = {}
     refusals: dict[str, Refusal] = {}
-    for kernel, live in zip(program.kernels, live_buffers(program), strict=True):
+    live = live_buffers(program)
+    for kernel in program.kernels:
         answer = accepts(kernel, env.buffers, env, live)
         if isinstance(answer, Plan):
             plans[kernel.id] = answer

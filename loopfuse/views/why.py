@@ -102,10 +102,9 @@ class History:
 
     def _ask(self, first: Kernel, second: Kernel, device: Device, known: Mapping[str, int]) -> Cause | None:
         env = environment(self.program, device, known)
-        live = live_buffers(self.program)
         at = {k.id: n for n, k in enumerate(self.program.kernels)}
         a, b = sorted((first, second), key=lambda k: at[k.id])
-        answer = merge(a, b, env, live[at[a.id]] | live[at[b.id]])
+        answer = merge(a, b, env, live_buffers(self.program))
         return answer if isinstance(answer, Cause) else None
 
 
