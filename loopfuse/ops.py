@@ -204,23 +204,26 @@ _ARITHMETIC = (
         "add", 2, "Sum; integers wrap.", NUMS, _split(np.add, _arith(np.add)), infix="+", precedence=10,
         laws=Laws(commutative=NUMS, associative=INTS, identity=((INTS, "0"), (FLOATS, "-0.0"))),
         cuda=(*_wrapping("+"), *_float("({0} + {1})", ROUNDED)), reference_ulp=ROUNDED, slope=_ones,
+        arithmetic="sum",
     ),
     OpRow(
         "sub", 2, "Difference; integers wrap.", NUMS, _split(np.subtract, _arith(np.subtract)), infix="-",
         precedence=10, laws=Laws(identity=((INTS, "0"), (FLOATS, "0.0")), cancels=((INTS, "0"),)),
         cuda=(*_wrapping("-"), *_float("({0} - {1})", ROUNDED)), reference_ulp=ROUNDED, slope=_ones,
+        arithmetic="difference",
     ),
     OpRow(
         "mul", 2, "Product; integers wrap.", NUMS, _split(np.multiply, _arith(np.multiply)), infix="*", precedence=11,
         laws=Laws(commutative=NUMS, associative=INTS, identity=((INTS, "1"), (FLOATS, "1.0")),
                   absorbing=((INTS, "0"),), distributes=(("add", INTS), ("sub", INTS))),
         cuda=(*_wrapping("*"), *_float("({0} * {1})", ROUNDED)), reference_ulp=ROUNDED, slope=lambda a, b, r: (b, a),
+        arithmetic="product",
     ),
     OpRow(
         "div", 2, "Quotient of floats, IEEE 754.", FLOATS, _arith(np.divide), infix="/", precedence=11,
         laws=Laws(identity=((FLOATS, "1.0"),)),
         cuda=(*_float("({0} / {1})", ROUNDED), _fast("lf_div_approx({0}, {1})", 2.5)), reference_ulp=ROUNDED,
-        flops=8, special=1, slope=lambda a, b, r: (1.0 / b, r / b),
+        flops=8, special=1, slope=lambda a, b, r: (1.0 / b, r / b), arithmetic="quotient",
     ),
     OpRow(
         "floordiv", 2, "Quotient rounded toward minus infinity; integers: `x // 0` is 0, `INT_MIN // -1` wraps.", NUMS,
@@ -241,7 +244,7 @@ _ARITHMETIC = (
         _split(numerics.int_pow, _math(special.power)), infix="**", precedence=13,
         laws=Laws(identity=((INTS, "1"), (FLOATS, "1.0"))),
         cuda=(*_int("lf_pow<{T}, {W}>({0}, {1})"), *_float("pow#({0}, {1})", 4.5, 2.5)), reference_ulp=2.0,
-        flops=30, special=2, domain=((0.01, 50.0), (-8.0, 8.0)), slope=_pow_slopes,
+        flops=30, special=2, domain=((0.01, 50.0), (-8.0, 8.0)), slope=_pow_slopes, arithmetic="power",
     ),
     OpRow(
         "neg", 1, "Negation; integers wrap.", NUMS, _plain(np.negative), prefix="-", precedence=12,

@@ -1,1 +1,45 @@
-"""Dependent folds over one axis in one pass, derived by algebra."""
+"""Cascades: dependent folds over one axis become one loop, with repairs derived by algebra."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loopfuse.analysis.env import environment
+from loopfuse.ir import Kernel, Load, Program, Store
+from loopfuse.passes.base import Options, Outcome, Pass, Remark, steps
+from loopfuse.passes.cascade.kernel import cascade_kernel
+from loopfuse.rewrite import exprs, subexprs, walk, walk_program
+
+__all__ = ["PASS", "cascade", "cascade_kernel"]
+
+
+def cascade(program: Program, options: Options) -> Outcome:
+    """Join the folds of every kernel; needs lets and kernels as fusion leaves them, promises repaired folds."""
+    env = environment(program, options.device, options.sizes)
+    take = steps(options, "cascade").take
+    homes: dict[str, set[str]] = {}
+    for kernel in program.kernels:
+        for stmt in walk(kernel.body):
+            used = {n.buffer for e in exprs(stmt) for n in subexprs(e) if isinstance(n, Load)}
+            if isinstance(stmt, Store):
+                used.add(stmt.buffer)
+            for name in used & env.buffers.keys():
+                homes.setdefault(name, set()).add(kernel.id)
+    kernels: list[Kernel] = []
+    remarks: list[Remark] = []
+    for kernel in program.kernels:
+        live = frozenset(n for n, b in env.buffers.items() if b.role != "temp" or homes.get(n, set()) - {kernel.id})
+        made, said, causes = cascade_kernel(kernel, env, live, take)
+        kernels.append(made)
+        remarks += said
+        remarks += [Remark(c.message, c.spans[0] if c.spans else None, missed=True) for c in causes]
+    if all(a is b for a, b in zip(program.kernels, kernels, strict=True)):
+        return Outcome(program, tuple(remarks))
+    made_program = replace(program, kernels=tuple(kernels))
+    kept = {s.buffer for s in walk_program(made_program) if isinstance(s, Store)}
+    kept |= {n.buffer for s in walk_program(made_program) for e in exprs(s) for n in subexprs(e) if isinstance(n, Load)}
+    buffers = tuple(b for b in program.buffers if b.role != "temp" or b.id in kept)
+    return Outcome(replace(made_program, buffers=buffers), tuple(remarks))
+
+
+PASS = Pass("cascade", "Dependent reductions over one axis become one pass, with repairs.", cascade, rounds=True)
