@@ -89,6 +89,8 @@ class Keys:
         found = self.polys.get(poly)
         if found is None:
             full = poly.subs(self.affine) if self.affine else poly
+            if full.name is not None:
+                return self.name(full.name)
             terms = [(b"".join(sorted(self._atom(a) for a in m)), c) for m, c in full.terms]
             text = [mix(f"term {c}", atoms) for atoms, c in sorted(terms)]
             found = self.polys[poly] = mix("poly", *text)
