@@ -16,7 +16,7 @@ from loopfuse.analysis.env import Env
 from loopfuse.analysis.summary import NONE, Summary, Work, summary
 from loopfuse.diag import Span
 from loopfuse.dtypes import I64, DType
-from loopfuse.ir import Acc, Affine, Buffer, Const, Expr, Kernel, Let, Loop, Mode, Ref, Stmt, Store
+from loopfuse.ir import Acc, Affine, Buffer, Const, Dim, Expr, Kernel, Let, Loop, Mode, Ref, Stmt, Store
 from loopfuse.ops import MONOIDS
 from loopfuse.rewrite import exprs
 from loopfuse.sizes import Poly, Quot
@@ -36,7 +36,7 @@ class Level:
     """A loop in its place (`loop` None: the kernel itself), from position `start` to `end` in textual order.
 
     `trips`: of its own dims, `extents`: of all indices in scope, `lows`: where they start. `times`: how often the
-    body runs.
+    body runs. `follows`: the outer indices in an index's bounds; `spans`: how far it goes over all values of those.
     """
 
     loop: Loop | None
@@ -45,6 +45,8 @@ class Level:
     trips: dict[str, int] = field(default_factory=dict)
     extents: dict[str, int] = field(default_factory=dict)
     lows: dict[str, int] = field(default_factory=dict)
+    spans: dict[str, int] = field(default_factory=dict)
+    follows: dict[str, frozenset[str]] = field(default_factory=dict)
     times: int = 1
     depth: int = 0
     end: int = 0
@@ -177,7 +179,8 @@ class Sketch:
         """All the work, an operation done once for each value of the indices that it depends on."""
         found = NONE
         for needs, level, work in self.work:
-            found += work * prod(n for i, n in level.extents.items() if i in needs)
+            every = needs.union(*(level.follows[i] for i in needs if i in level.follows)) if level.follows else needs
+            found += work * prod(n for i, n in level.extents.items() if i in every)
         return found
 
     def value(self, poly: Poly) -> int:
@@ -265,6 +268,7 @@ class _Walk:
         made = self.made
         level = Level(loop, parent, self.position, depth=parent.depth + 1)
         level.extents, level.lows = dict(parent.extents), dict(parent.lows)
+        level.spans, level.follows = dict(parent.spans), dict(parent.follows)
         for dim in loop.dims:
             lo = max(made.value(p) for p in dim.lo)
             hi = min(made.value(p) for p in dim.hi)
@@ -273,6 +277,7 @@ class _Walk:
             level.trips[dim.id] = level.extents[dim.id] = trips
             level.lows[dim.id] = lo
             made.numbers[dim.id] = lo + (trips * step) // 2
+            level.spans[dim.id] = self._span(dim, level, trips)
         level.times = parent.times * level.size
         parent.children.append(level)
         made.levels.append(level)
@@ -283,6 +288,21 @@ class _Walk:
         if loop.where is not None:
             self._expr(loop.where, level)
         return level
+
+    def _span(self, dim: Dim, level: Level, trips: int) -> int:
+        """How many values an index takes over all iterations of the loops round."""
+        outer = frozenset(n for p in (*dim.lo, *dim.hi) for n in p.names if n in level.extents)
+        if not outer:
+            return trips
+        level.follows[dim.id] = outer.union(*(level.follows.get(n, frozenset()) for n in outer))
+        numbers = self.made.numbers
+        least, most = Numbers(numbers), Numbers(numbers)
+        for n in outer:
+            least[n] = level.lows[n]
+            most[n] = level.lows[n] + 2 * (numbers[n] - level.lows[n]) - 1
+        lo = max(int(p.value(least)) for p in dim.lo)
+        hi = min(int(p.value(most)) for p in dim.hi)
+        return max(trips, hi - lo)
 
     def _let(self, stmt: Let, level: Level) -> None:
         made = self.made

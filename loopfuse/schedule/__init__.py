@@ -7,19 +7,43 @@ from collections.abc import Mapping
 from loopfuse.analysis.env import Env
 from loopfuse.analysis.sketch import sketch
 from loopfuse.ir import Buffer, Kernel
-from loopfuse.schedule import column, contraction, general, mapping, row
+from loopfuse.schedule import (
+    block,
+    column,
+    contraction,
+    general,
+    mapping,
+    row,
+    scan,
+    scatter,
+    stencil,
+    steps,
+    stream,
+)
 from loopfuse.schedule.base import Ask, Schedule
 from loopfuse.schedule.plan import Plan, Refusal
 
 __all__ = ["SCHEDULES", "accepts", "answers", "refusals"]
+
+
+def _steps(ask: Ask) -> Plan | Refusal:
+    return steps.accept(ask, _best)
+
 
 SCHEDULES: dict[str, Schedule] = {
     "map": mapping.accept,
     "row": row.accept,
     "column": column.accept,
     "contraction": contraction.accept,
+    "stream": stream.accept,
+    "stencil": stencil.accept,
+    "scan": scan.accept,
+    "steps": _steps,
+    "scatter": scatter.accept,
+    "block": block.accept,
     "general": general.accept,
 }
+FALLBACK = general.NAME  # asked only where no other accepts
 
 
 def answers(kernel: Kernel, buffers: Mapping[str, Buffer], env: Env, live: frozenset[str]) -> list[Plan | Refusal]:
@@ -34,12 +58,25 @@ def accepts(kernel: Kernel, buffers: Mapping[str, Buffer], env: Env, live: froze
 
     `live` are the buffers that must be in device memory after it. Pure and blind to names.
     """
-    found = answers(kernel, buffers, env, live)
-    plans = [a for a in found if isinstance(a, Plan)]
-    special = [p for p in plans if p.schedule != general.NAME]
-    if plans:
-        return min(special or plans, key=lambda p: (p.cost.seconds, len(p.launches)))
-    return max((a for a in found if isinstance(a, Refusal)), key=lambda r: r.passed)
+    return _best(Ask(kernel, buffers, env, live, sketch(kernel, buffers, env)))
+
+
+def _best(ask: Ask) -> Plan | Refusal:
+    best: Plan | None = None
+    farthest: Refusal | None = None
+    for name, schedule in SCHEDULES.items():
+        if name == FALLBACK and best is not None:
+            break
+        found = schedule(ask)
+        if isinstance(found, Refusal):
+            if farthest is None or found.passed > farthest.passed:
+                farthest = found
+        elif best is None or found.cost.seconds < best.cost.seconds:
+            best = found
+    if best is not None:
+        return best
+    assert farthest is not None
+    return farthest
 
 
 def refusals(kernel: Kernel, buffers: Mapping[str, Buffer], env: Env, live: frozenset[str]) -> tuple[Refusal, ...]:

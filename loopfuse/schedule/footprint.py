@@ -54,9 +54,7 @@ def union(found: Sketch, accesses: Iterable[Access], extents: Mapping[str, int] 
     for access in accesses:
         buffer = access.buffer
         shape = found.shape(buffer)
-        mine = access.level.extents if extents is None else extents
-        if extents is not None and not all(i in extents for i in access.indices):
-            mine = {i: extents.get(i, access.level.extents.get(i, 1)) for i in access.indices}
+        mine = _ranges(access, extents)
         box, count = _box(access, mine, shape), touched(access, mine, shape)
         for k, (other, theirs) in enumerate(parts):
             if _overlap(box, other):
@@ -69,6 +67,23 @@ def union(found: Sketch, accesses: Iterable[Access], extents: Mapping[str, int] 
     if not parts:
         return 0
     return min(max(1, found.elements(buffer)), sum(n for _, n in parts))
+
+
+def _ranges(access: Access, extents: Mapping[str, int] | None) -> Mapping[str, int]:
+    """How many values each index takes: as `extents` says, else all; an index whose bounds follow one that is held
+    keeps to its trips."""
+    level = access.level
+    if extents is None:
+        return level.spans
+    found = {}
+    for i in access.indices:
+        if i in extents:
+            found[i] = extents[i]
+        elif i in level.follows and level.follows[i] & extents.keys():
+            found[i] = level.extents[i]
+        else:
+            found[i] = level.spans.get(i, 1)
+    return found
 
 
 def _volume(box: Box) -> float:
