@@ -19,12 +19,11 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from loopfuse.analysis.env import Env, alone, environment
+from loopfuse.analysis.env import Env, environment
 from loopfuse.ir import Buffer, Dim, Interval, Kernel, Program
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, steps
-from loopfuse.passes.remat import forward
-from loopfuse.passes.sweep import sweep
-from loopfuse.rewrite import free_names
+from loopfuse.passes.remat import forward, laid
+from loopfuse.passes.sweep import arrays, sweep
 from loopfuse.sizes import ONE, ZERO, Poly
 from loopfuse.verify.layout import Access, Frame, Layout
 
@@ -66,9 +65,9 @@ def accessed(kernels: Sequence[Kernel]) -> Counter[str]:
     return Counter(name for kernel in kernels for name in _names_of(kernel))
 
 
-def _names_of(kernel: Kernel) -> frozenset[str]:
-    names = free_names(kernel.body)
-    return names.loads | names.stores
+def _names_of(kernel: Kernel) -> set[str]:
+    stores, loads = arrays(kernel)
+    return stores | loads
 
 
 def live_buffers(program: Program) -> frozenset[str]:
@@ -107,8 +106,8 @@ def contract_kernel(
 
     Temporaries that are no longer accessed are not among them. `take` is asked before each buffer is touched.
     """
-    names = free_names(kernel.body)
-    touched = [n for n in sorted(names.stores) if n in names.loads or _own(env, n, live)]
+    stores, loads = arrays(kernel)
+    touched = [n for n in sorted(stores) if n in loads or _own(env, n, live)]
     if take is not None:
         touched = [n for n in touched if take(f"contract `{n}`")]
     if not touched:
@@ -117,11 +116,8 @@ def contract_kernel(
     gone = frozenset(mine)
     made = sweep(kernel, lambda b: b not in gone)
     made = sweep(forward(made, env, frozenset(touched)), lambda b: b not in gone)
-    left = free_names(made.body)
-    mine = [n for n in mine if n in left.stores]
-    if not mine:
-        return made, {}
-    v = alone(env, made)
+    v = laid(made, env)
+    mine = [n for n in mine if n in v.stores]
     changed: dict[str, Buffer] = {}
     for name in mine:
         old = env.buffers[name]
@@ -265,7 +261,7 @@ def _remarks(before: Program, after: Program, env: Env) -> list[Remark]:
     left = {b.id: b for b in after.buffers}
     found: list[Remark] = []
     used = accessed(before.kernels)
-    loaded = frozenset[str]().union(*(free_names(k.body).loads for k in before.kernels))
+    loaded = set[str]().union(*(arrays(k)[1] for k in before.kernels))
     for old in before.buffers:
         new = left.get(old.id)
         if old.role != "temp" or new == old or old.id not in used:

@@ -23,15 +23,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from loopfuse.analysis.env import Env, alone
+from loopfuse.analysis.env import Env
 from loopfuse.dtypes import BOOL
-from loopfuse.ir import Affine, Buffer, Const, Expr, Kernel, Let, Load, Loop, Mode, Op, Ref, Select, Stmt, Store
+from loopfuse.ir import (
+    Affine,
+    Buffer,
+    Const,
+    Expr,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Mode,
+    Op,
+    Program,
+    Ref,
+    Select,
+    Stmt,
+    Store,
+)
 from loopfuse.ops import OPS
-from loopfuse.passes.sweep import sweep
+from loopfuse.passes.sweep import arrays, sweep
 from loopfuse.prove import judge
 from loopfuse.rewrite import Mapper, children, expr_names, exprs, map_expr, subexprs
 from loopfuse.sizes import ONE, ZERO, Poly
-from loopfuse.verify.layout import Access, Definition, Frame, Layout, Site
+from loopfuse.verify.layout import Access, Definition, Frame, Layout, Site, layout
 from loopfuse.verify.memory import Memory
 
 # Operations on f32 that a value may cost to be computed again: `flops` of the rows, `SPECIAL` for each special slot, 1
@@ -47,8 +63,8 @@ def rematerialise(kernel: Kernel, env: Env, live: frozenset[str]) -> Kernel:
 
     `live` are the buffers that stay in memory: they keep their stores and the loads from them.
     """
-    stored = {s.buffer for s in _stores(kernel)}
-    if not any(n in stored for n in _loaded(kernel)):
+    stores, loads = arrays(kernel)
+    if not stores & loads:
         return kernel
     made = _Remat(kernel, env, live).run()
     if made is kernel:
@@ -91,27 +107,11 @@ def eager(stmt: Stmt) -> set[int]:
     return found
 
 
-def _stores(kernel: Kernel) -> list[Store]:
-    found: list[Store] = []
-    stack: list[Stmt] = list(kernel.body)
-    while stack:
-        stmt = stack.pop()
-        if isinstance(stmt, Loop):
-            stack.extend(stmt.body)
-        elif isinstance(stmt, Store) and not stmt.absorb:
-            found.append(stmt)
-    return found
-
-
-def _loaded(kernel: Kernel) -> set[str]:
-    found: set[str] = set()
-    stack: list[Stmt] = list(kernel.body)
-    while stack:
-        stmt = stack.pop()
-        if isinstance(stmt, Loop):
-            stack.extend(stmt.body)
-        found.update(n.buffer for n in subexprs(*exprs(stmt)) if isinstance(n, Load))
-    return found
+def laid(kernel: Kernel, env: Env) -> Layout:
+    """The layout of a kernel by itself."""
+    stores, loads = arrays(kernel)
+    buffers = tuple(env.buffers[n] for n in sorted((stores | loads) & env.buffers.keys()))
+    return layout(Program(env.program.name, env.program.sizes, env.program.requires, buffers, (kernel,)))
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class _Remat:
     memo: list[dict[Key, Expr]] = field(default_factory=lambda: [{}])
 
     def run(self) -> Kernel:
-        self.v: Layout = alone(self.env, self.kernel)
+        self.v: Layout = laid(self.kernel, self.env)
         self.memory = Memory(self.v, self.env.facts)
         self._find()
         if not self.sources and not self.direct:

@@ -27,6 +27,21 @@ def sweep(kernel: Kernel, kept: Callable[[str], bool]) -> Kernel:
     return replace(kernel, body=body)
 
 
+def arrays(kernel: Kernel) -> tuple[set[str], set[str]]:
+    """The arrays that a kernel stores to, and those that it loads from (array accumulators too)."""
+    stores: set[str] = set()
+    loads: set[str] = set()
+    stack: list[Stmt] = list(kernel.body)
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, Loop):
+            stack.extend(stmt.body)
+        elif isinstance(stmt, Store) and not stmt.absorb:
+            stores.add(stmt.buffer)
+        loads.update(n.buffer for n in subexprs(*exprs(stmt)) if isinstance(n, Load))
+    return stores, loads
+
+
 def _reports(stmt: Stmt) -> bool:
     """Whether the statement has a checked access."""
     if isinstance(stmt, Store) and any(m is not None and m.kind == "checked" for m in stmt.modes):
