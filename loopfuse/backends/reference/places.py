@@ -244,9 +244,9 @@ def _select(body: tuple[Stmt, ...], level: dict[str, int], need: dict[str, int],
             if stmt.absorb and stmt.buffer in level:
                 level[stmt.buffer] = max(level[stmt.buffer], own)
                 wanted &= level[stmt.buffer] == turn
-            elif stmt.absorb:
+            elif stmt.absorb and stmt.buffer in need:
                 need[stmt.buffer] = max(need[stmt.buffer], own)
-            else:
+            else:  # a store, or the absorption into an accumulator of a loop around: once
                 wanted &= turn == 0 or stmt.buffer in again
         else:
             need.update(dict.fromkeys((a.id for a in stmt.accs), 0))

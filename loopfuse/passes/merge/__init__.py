@@ -75,15 +75,20 @@ def _obstacle(a: Kernel, b: Kernel, scope: Scope) -> Cause:
 
 def _apart(a: Kernel, b: Kernel, env: Env) -> Kernel:
     """`b` with other names for those of its indices that `a` has too."""
-    mine = {d.id for s in walk(a.body) if isinstance(s, Loop) for d in s.dims}
-    yours = {d.id: None for s in walk(b.body) if isinstance(s, Loop) for d in s.dims}
+    body = _renamed_apart(a.body, b.body, env)
+    return b if body is b.body else replace(b, body=body)
+
+
+def _renamed_apart(first: Block, second: Block, env: Env) -> Block:
+    mine = {d.id for s in walk(first) if isinstance(s, Loop) for d in s.dims}
+    yours = {d.id: None for s in walk(second) if isinstance(s, Loop) for d in s.dims}
     taken = mine | yours.keys()
     table: dict[str, str] = {}
     for name in yours:
         if name in mine:
             table[name] = env.index(name, taken)
             taken.add(table[name])
-    return replace(b, body=rename(b.body, table)) if table else b
+    return rename(second, table) if table else second
 
 
 def inline(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cause:
@@ -94,7 +99,7 @@ def inline(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cau
     scope = Scope(env)
     scope.learn(a)
     scope.learn(b)
-    found = inlined(a, _apart(a, b, env), scope)
+    found = inlined(a, b, scope)
     if isinstance(found, Cause):
         return found
     kernel, recomputed = found
@@ -110,7 +115,7 @@ def tidy(kernel: Kernel, env: Env) -> Kernel:
         if isinstance(stmt, Loop) and stmt.order == "seq" and sum(isinstance(s, Loop) for s in stmt.body) > 1:
             body: Block = ()
             for part in stmt.body:
-                body = join(body, (part,), scope)
+                body = join(body, _renamed_apart(body, (part,), env), scope)
             stmt = replace(stmt, body=forward(body, scope)) if scope.joined else stmt
         made.append(stmt)
     same = all(x is y for x, y in zip(made, kernel.body, strict=True))

@@ -73,7 +73,7 @@ def join_loops(first: Loop, second: Loop, scope: Scope) -> Loop | None:
     used, _ = scope.names(second)
     if any(a.id in used.all for a in first.accs):
         return None  # a fold's value is complete only after its loop
-    pairs = pairing(first, second, scope)
+    pairs = _in_order(first, second, pairing(first, second, scope))
     if not pairs or not _orders_whole(first, second, pairs):
         return None
     shared = set(pairs.values())
@@ -85,7 +85,7 @@ def join_loops(first: Loop, second: Loop, scope: Scope) -> Loop | None:
     if any(c is not None and not rest for c, rest in zip(conditions, (rest_first, rest_second), strict=True)):
         return None  # a condition of one loop alone needs a loop of its own
     body = join(_rest(first, rest_first, conditions[0]), _rest(second, rest_second, conditions[1]), scope)
-    dims = tuple(d for d in first.dims if d.id in shared)
+    dims = tuple(d for d in (first if first.accs else second).dims if d.id in shared)
     return Loop(dims, body, order, (*first.accs, *second.accs), where, span=first.span)
 
 
@@ -99,6 +99,27 @@ def _order(first: Loop, second: Loop) -> Order | None:
     if first.order == "par" and not first.accs and second.order == "prefix":
         return "prefix"
     return None
+
+
+def _in_order(first: Loop, second: Loop, pairs: Pairing) -> Pairing:
+    """The pairs that keep the order in which each fold absorbs: the outermost indices of a fold, in its own order."""
+    for loop, mine in ((first, list(pairs.values())), (second, list(pairs))):
+        if loop.accs:
+            kept = []
+            for dim in loop.dims:
+                if dim.id not in mine:
+                    break
+                kept.append(dim.id)
+            pairs = {c: a for c, a in pairs.items() if (a if loop is first else c) in kept}
+    if first.accs and second.accs:
+        back = {a: c for c, a in pairs.items()}
+        ours = [back[d.id] for d in first.dims if d.id in back]
+        theirs = [d.id for d in second.dims if d.id in pairs]
+        same = 0
+        while same < len(ours) and ours[same] == theirs[same]:
+            same += 1
+        pairs = {c: pairs[c] for c in ours[:same]}
+    return pairs
 
 
 def _orders_whole(first: Loop, second: Loop, pairs: Pairing) -> bool:

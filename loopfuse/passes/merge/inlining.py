@@ -15,7 +15,7 @@ from loopfuse.ir import Affine, Expr, Kernel, Let, Load, Loop, Mode, Op, Ref, Se
 from loopfuse.ops import OPS
 from loopfuse.passes.merge.accesses import Scope
 from loopfuse.rewrite import Substitution, children, exprs, map_expr, subexprs
-from loopfuse.sizes import ZERO, Poly
+from loopfuse.sizes import ONE, ZERO, Poly
 
 MOST_NODES = 48  # of a value that is put into the arm of a condition as a tree
 
@@ -280,22 +280,22 @@ def definitions(a: Kernel, scope: Scope) -> dict[str, _Definition] | Cause:
 
 
 def _axes(store: Store, loop: Loop, scope: Scope) -> tuple[str, ...] | None:
-    """The index of each axis (empty for an axis of one element); every index of the loop must be there once."""
-    indices = {d.id for d in loop.dims}
+    """The index of each axis (empty for an axis of one element), where the store covers the whole array."""
+    dims = {d.id: d for d in loop.dims}
     axes = []
-    for sub in store.subs:
+    for sub, extent in zip(store.subs, scope.env.buffers[store.buffer].shape, strict=True):
         poly = scope.poly(sub)
-        if poly is None:
-            return None
-        if poly.name in indices:
-            axes.append(poly.name or "")
-        elif poly.names & indices:
-            return None
-        else:
+        name = poly.name if poly is not None else None
+        if name in dims:
+            axes.append(name or "")
+            if dims[name].hi != (extent,) or dims[name].lo != (ZERO,) or dims[name].step != ONE:
+                return None
+        elif poly == ZERO and extent == ONE:
             axes.append("")
+        else:
+            return None
     named = [a for a in axes if a]
-    covered = len(named) == len(set(named)) and set(named) == indices
-    return tuple(axes) if covered and all(d.lo == (ZERO,) for d in loop.dims) else None
+    return tuple(axes) if len(named) == len(set(named)) and set(named) == dims.keys() else None
 
 
 def _needed(store: Store, lets: list[Let]) -> tuple[Let, ...]:
