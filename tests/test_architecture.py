@@ -41,6 +41,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("contracts",),
     ("bind",),
     ("driver",),
+    ("agreement",),
+    ("bisect",),
     ("views",),
     ("implied",),
     ("repl",),

@@ -13,6 +13,7 @@ COMMANDS = {
     "run": ("run", "run a script on files or generated arrays"),
     "check": ("check", "report every error; run the script's `check` statements"),
     "ir": ("ir", "show what a script becomes: syntax tree, types, ranges, loops"),
+    "bisect": ("bisect", "find the pass, and the step in it, that changes results"),
     "fmt": ("fmt", "lay scripts out in the canonical way"),
     "explain": ("explain", "what an error code means, and the way out"),
     "new": ("new", "write a commented script to start from"),

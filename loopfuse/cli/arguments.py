@@ -50,6 +50,20 @@ def add_sizes(group: argparse._ActionsContainer) -> None:
     group.add_argument("-D", action="append", default=[], dest="sizes", metavar="NAME=N", help="value of a `size`")
 
 
+def add_passes(group: argparse._ActionsContainer) -> None:
+    """The options that say which passes run, and on what constants."""
+    group.add_argument(
+        "--passes", default="default", metavar="LIST",
+        help="`default`, `none`, `cse,fuse` (only these) or `-fuse` (all but this; write --passes=-fuse)",
+    )  # fmt: skip
+    group.add_argument("--freeze", action="append", default=[], metavar="NAME,...", help="inputs that are constants")
+
+
+def names(texts: Iterable[str]) -> list[str]:
+    """The names in lists such as `w,b`."""
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
 def _bytes(text: str) -> int:
     count = parse_bytes(text)
     if count is None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from loopfuse import driver
-from loopfuse.bind import Given
+from loopfuse.agreement import Row, every_pass
+from loopfuse.bind import Bound, Given
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import FAILED, OK, USER, Context
-from loopfuse.cli.scripts import read_script
+from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.diag import UserError
-from loopfuse.files import Place
 from loopfuse.frontend.typed import TypedProgram
+from loopfuse.passes import Options
+from loopfuse.views.tables import duration, table
 
 ABOUT = """Report every error of the scripts. Unless --static, also run them and evaluate their `check` statements: on
 the inputs given (as for `loopfuse run`), else on those named by `from`, else on made-up data and small sizes that
-keep to the domains and requirements. Exit code 3 when a check fails."""
+keep to the domains and requirements. Exit code 3 when a check fails. With --every-pass the loop IR is also run after
+each pass, and the first pass whose results differ is named (code 3): bit for bit where nothing rounds, else within the
+derived bound; what is decided by a rounding error is counted as undecided."""
 
 
 def main(argv: list[str], context: Context) -> int:
@@ -25,7 +28,9 @@ def main(argv: list[str], context: Context) -> int:
     parser = arguments.Parser("check", ABOUT)
     parser.add_argument("words", nargs="+", metavar="SCRIPT or NAME=VALUE", help="scripts, and data for their inputs")
     parser.add_argument("--static", action="store_true", help="run nothing")
+    parser.add_argument("--every-pass", action="store_true", help="run the loop IR after every pass, and compare")
     arguments.add_data(parser)
+    arguments.add_passes(parser)
     options = parser.read(argv, context)
     scripts = [w for w in options.words if "=" not in w]
     if not scripts:
@@ -33,6 +38,8 @@ def main(argv: list[str], context: Context) -> int:
     assigned = arguments.split_pairs(parser, [w for w in options.words if "=" in w], "inputs")
     if assigned and options.static:
         parser.error("--static runs nothing, so it takes no data")
+    if options.every_pass and options.static:
+        parser.error("--static runs nothing, so --every-pass cannot compare")
     return max(_check(parser, options, script, assigned, context) for script in scripts)
 
 
@@ -61,11 +68,7 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
     """Run a script and its checks."""
     terminal = context.terminal
     base = Path(script).parent if script != "-" else Path()
-    absent = {i.name: i.default for i in typed.inputs if i.default and i.name not in assigned
-              and not os.path.exists(Place(i.default, base).path)}  # fmt: skip
-    for name, file in absent.items():
-        terminal.note(f"{script}: `{file}` does not exist, so `{name}` is made up")
-    inputs = driver.read_inputs(typed, assigned, base, skip=absent)
+    inputs = read_existing(typed, assigned, base, context, script)
     made = [i.name for i in typed.inputs if i.name not in inputs]
     params = arguments.numbers(arguments.split_pairs(parser, options.param, "-p"))
     dims = arguments.integers(parser, options.dims, "--dims")
@@ -73,7 +76,9 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
     with terminal.progress("check") as progress:
         bound = driver.bind_program(typed, given)
         lowered = driver.lower_program(typed, roots=driver.check_buffers(typed))
-        outcome = driver.execute(lowered, bound, limit=options.limit, progress=progress)
+        chosen = Options(sizes=bound.sizes, frozen=driver.frozen_arrays(typed, bound, arguments.names(options.freeze)))
+        optimised = driver.optimise(lowered, chosen, "none" if options.every_pass else options.passes)
+        outcome = driver.execute(optimised, bound, limit=options.limit, progress=progress)
         failed = driver.failed_checks(typed, bound, outcome)
     if made:
         shown = ", ".join(f"{s.id} = {bound.sizes[s.id]}" for s in typed.sizes if s.origin == "shape")
@@ -84,4 +89,34 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
     terminal.result(f"{script}: {'failed' if failed else 'ok'}, {held}")
     terminal.record({"kind": "check", "script": script, "ok": not failed, "static": False, "checks": count,
                      "failed": len(failed), "made_up": made})  # fmt: skip
-    return FAILED if failed else OK
+    agreed = not options.every_pass or _every_pass(script, lowered, bound, options.passes, chosen, context)
+    return FAILED if failed or not agreed else OK
+
+
+def _every_pass(script: str, lowered: driver.Lowered, bound: Bound, passes: str, chosen: Options,
+                context: Context) -> bool:  # fmt: skip
+    """Compare the results after every pass; whether all agree."""
+    with driver.guard("every-pass"):
+        rows = list(every_pass(lowered, bound, passes, chosen))
+    header = ("pass", "changed", "agrees", "worst error", "undecided", "time")
+    for line in table(header, [_line(row) for row in rows], right="   rrr"):
+        context.terminal.result(line)
+    for row in rows:
+        context.terminal.record({
+            "kind": "pass", "script": script, "pass": row.name, "agrees": row.agrees,
+            "changed": row.stage is None or row.stage.changed, "rounds": row.stage is not None and row.stage.rounds,
+            "worst": row.verdict.worst, "undecided": row.verdict.undecided, "problem": row.verdict.problem,
+        })  # fmt: skip
+    bad = next((row for row in rows if not row.agrees), None)
+    if bad is not None:
+        context.terminal.result(f"{script}: {bad.name} is the first pass whose results differ: {bad.verdict.problem}")
+    return bad is None
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    if row.stage is not None and not row.stage.changed:
+        return row.name, "no", "", "", "", duration(row.stage.seconds)
+    how = "to the bit" if row.stage is not None and not row.stage.rounds else "in bounds"
+    verdict = row.verdict
+    return (row.name, "yes", how if row.agrees else "NO", f"{verdict.worst:.3g}", str(verdict.undecided),
+            duration(row.stage.seconds) if row.stage is not None else "")  # fmt: skip

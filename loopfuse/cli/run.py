@@ -11,11 +11,11 @@ from loopfuse.bind import Given
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import OK, Context
 from loopfuse.cli.scripts import read_script
-from loopfuse.views.values import describe, plain_values, show_values, summarize
 from loopfuse.diag import UserError, error
 from loopfuse.files import Place, save_all
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
+from loopfuse.views.values import describe, plain_values, show_values, summarize
 
 ABOUT = """Run a script. Each input is a file or a generator:
 
@@ -48,8 +48,8 @@ def main(argv: list[str], context: Context) -> int:
         inputs = driver.read_inputs(typed, assigned, base)
     given = Given(inputs, arguments.numbers(params), dims, options.seed, options.limit)
     with terminal.progress("run") as progress:
-        outcome = driver.run_program(typed, given, roots=shown.values(), backend=options.backend, progress=progress,
-                                     clock=clock)  # fmt: skip
+        outcome = driver.run_program(typed, given, roots=shown.values(), backend=options.backend, passes=options.passes,
+                                     freeze=arguments.names(options.freeze), progress=progress, clock=clock)  # fmt: skip
     with clock.time("write"), driver.guard("files"):
         written = save_all([(place, name, outcome.outputs[name]) for name, place in places.items()])
     results = [(name, array, False) for name, array in outcome.outputs.items()]
@@ -75,6 +75,7 @@ def _parser() -> arguments.Parser:
     group.add_argument("--print", choices=("full", "summary", "none"), default="summary", help="of outputs")
     group.add_argument("--show", action="append", default=[], metavar="NAME", help="print any definition")
     group.add_argument("--time", action="store_true", help="print the seconds that each stage took")
+    arguments.add_passes(group)
     group.add_argument("--backend", choices=("auto", "reference"), default="auto", help="what runs the program")
     return parser
 

@@ -1,0 +1,213 @@
+"""Whether a program still means what it meant: results before and after a pass, by the reference.
+
+Where nothing rounds, all bits must be the same (all NaNs being one); elsewhere every element must lie within the bound
+derived from the program as it was lowered. Folds that have repairs are also run as a streaming and as a splitting
+implementation would, tiled programs with several tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from loopfuse.backends import reference
+from loopfuse.backends.reference import Bounded, Online, Result, agrees
+from loopfuse.bind import Bound
+from loopfuse.diag import CompilerError, UserError
+from loopfuse.driver import Lowered, plan_sizes, uncollected
+from loopfuse.generate import Array
+from loopfuse.ir import Loop, Program
+from loopfuse.passes import Options, Pass, Stage, run_passes, selection
+from loopfuse.passes.manager import run_pass
+from loopfuse.rewrite import walk_program
+
+# How repaired folds are run, and the tiles that tiled programs are run with.
+WAYS = (Online(1), Online(7), Online(64), Online(7, split=True))
+TILES = (3, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the results of a program compare.
+
+    `problem` says in one sentence what is wrong, "" where nothing is; `worst` is the greatest distance of a decided
+    element from the lowered program's result; `undecided` elements could not be judged.
+    """
+
+    problem: str = ""
+    worst: float = 0.0
+    undecided: int = 0
+    elements: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pass of `every_pass`: the stage (None where the pass itself failed), and the verdict on its results."""
+
+    name: str
+    stage: Stage | None
+    verdict: Verdict
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.verdict.problem
+
+
+class Judge:
+    """Compares programs that shall mean the same as a lowered one, on one set of inputs."""
+
+    def __init__(self, program: Program, bound: Bound, limit: int = 1 << 28) -> None:
+        self.program, self.bound, self.limit = program, bound, limit
+        self.arrays: dict[str, Array] = dict(bound.inputs)
+        self.result = self._run(program, 0, None)
+        self._bounded: dict[str, Bounded] | None = None
+
+    def bounded(self) -> dict[str, Bounded]:
+        """The lowered program's outputs with their bounds."""
+        if self._bounded is None:
+            sizes = plan_sizes(self.program) | self.bound.sizes
+            self._bounded = reference.run_bounded(self.program, self._inputs(self.program), sizes, limit=self.limit)
+        return self._bounded
+
+    def judge(self, stage: Stage, before: Result) -> tuple[Verdict, Result]:
+        """The verdict on a stage, and its results. `before` are the results of the stage before it."""
+        self.arrays |= stage.notes.get("frozen", {})
+        if not stage.changed:
+            return Verdict(), before
+        tiled = any(s.origin == "plan" for s in stage.program.sizes)
+        found, verdict = before, Verdict()
+        try:
+            for tile in TILES if tiled else (0,):
+                found = self._run(stage.program, tile, None)
+                verdict = self._compare(found, before, stage.rounds)
+                for way in WAYS if not verdict.problem and repaired(stage.program) else ():
+                    online = self._within(self._run(stage.program, tile, way), f"one pass, {_way(way)}: ")
+                    verdict = replace(online, worst=max(online.worst, verdict.worst))
+                    if verdict.problem:
+                        break
+                if verdict.problem:
+                    break
+        except CompilerError as why:
+            return Verdict(why.message), before
+        return verdict, found
+
+    def _compare(self, found: Result, before: Result, rounds: bool) -> Verdict:
+        if bool(found.faults) != bool(before.faults):
+            return Verdict("an access goes outside its array" if found.faults else "no access goes outside any more")
+        return self._within(found, "") if rounds else self._same(found, before)
+
+    def _same(self, found: Result, before: Result) -> Verdict:
+        """Bit for bit as before; a repeated rounding before may have left a distance from the lowered program."""
+        count = sum(a.size for a in found.outputs.values())
+        for name, old in before.outputs.items():
+            new = found.outputs[name]
+            wrong = differing(old, new)
+            if wrong.any():
+                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                message = f"{_element(name, at)} is {new[at]!s}, and was {old[at]!s} before"
+                return Verdict(message + _more(int(wrong.sum())), float(_distance(new, old)), 0, count)
+        return Verdict(elements=count, worst=self._worst(found))
+
+    def _within(self, found: Result, what: str) -> Verdict:
+        """Within the bounds of the lowered program."""
+        undecided = count = 0
+        for name, bounded in self.bounded().items():
+            undecided += int(np.count_nonzero(bounded.undecided))
+            count += bounded.value.size
+            miss = agrees(bounded, found.outputs[name])
+            if miss is not None:
+                message = (f"{what}{_element(name, miss.index)} is {miss.found!s}, and by the lowered program "
+                           f"{miss.value!s}, off by at most {miss.bound:.2g}")  # fmt: skip
+                return Verdict(message + _more(miss.wrong), self._worst(found), undecided, count)
+        return Verdict("", self._worst(found), undecided, count)
+
+    def _worst(self, found: Result) -> float:
+        return max((float(_distance(a, self.result.outputs[n])) for n, a in found.outputs.items()), default=0.0)
+
+    def _inputs(self, program: Program) -> dict[str, Array]:
+        return {b.id: self.arrays[b.id] for b in program.buffers if b.role in ("in", "param", "frozen")}
+
+    def _run(self, program: Program, tile: int, way: Online | None) -> Result:
+        sizes = plan_sizes(program, tile) | self.bound.sizes
+        return reference.run(program, self._inputs(program), sizes, limit=self.limit, online=way, checked=way is None)
+
+
+def repaired(program: Program) -> bool:
+    """Whether an accumulator has a repair."""
+    return any(a.repair is not None for s in walk_program(program) if isinstance(s, Loop) for a in s.accs)
+
+
+def differing(a: Array, b: Array) -> Array:
+    """Where two arrays of one type differ in bits, all NaNs being one."""
+    bits = np.dtype(f"u{a.dtype.itemsize}")
+    nan = (a != a) & (b != b)
+    return np.asarray((np.ascontiguousarray(a).view(bits) != np.ascontiguousarray(b).view(bits)) & ~nan).reshape(
+        a.shape
+    )
+
+
+def _distance(a: Array, b: Array) -> Any:
+    """The greatest distance of elements that are finite in both."""
+    if a.size == 0:
+        return 0.0
+    with np.errstate(all="ignore"):
+        gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        return np.max(np.where(np.isfinite(gap), gap, 0.0))
+
+
+def _element(name: str, at: Sequence[int]) -> str:
+    return f"`{name}`" + (f"[{', '.join(map(str, at))}]" if at else "")
+
+
+def _more(wrong: int) -> str:
+    return f" ({wrong} elements differ)" if wrong > 1 else ""
+
+
+def _way(way: Online) -> str:
+    return f"split in blocks of {way.block}" if way.split else f"blocks of {way.block}"
+
+
+# -- every pass -------------------------------------------------------------------------------------------------------
+
+
+def every_pass(lowered: Lowered, bound: Bound, passes: str | Iterable[Pass] = "default",
+               options: Options | None = None) -> Iterator[Row]:  # fmt: skip
+    """Run passes one by one and judge each; the last row is the first that does not agree, if one does not.
+
+    Programs are verified after each pass, every access proved in range. Raises `UserError` as `driver.optimise`.
+    """
+    chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
+    options = options or Options(sizes=bound.sizes)
+    judge = Judge(lowered.program, bound)
+    program, result = lowered.program, judge.result
+    for p in chosen:
+        row, result = attempt(p, program, options, judge, result)
+        yield row
+        if row.stage is None or not row.agrees:
+            return
+        program = row.stage.program
+
+
+def attempt(p: Pass, program: Program, options: Options, judge: Judge, before: Result) -> tuple[Row, Result]:
+    """Run one pass, verify and judge it; the row and the results."""
+    try:
+        with uncollected():
+            stage = run_pass(p, program, options, ranges=True)
+    except UserError:
+        raise
+    except CompilerError as why:
+        return Row(p.name, None, Verdict(why.message)), before
+    verdict, result = judge.judge(stage, before)
+    return Row(p.name, stage, verdict), result
+
+
+def unverified(p: Pass, program: Program, options: Options) -> Program | None:
+    """What a pass gives, whether valid or not; None where it raises."""
+    try:
+        return run_passes(program, (p,), options, verify=False)[0].program
+    except CompilerError:
+        return None

@@ -1,0 +1,64 @@
+"""`loopfuse bisect`: the pass, and in it the step, after which a script gives other results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loopfuse import driver
+from loopfuse.bind import Given
+from loopfuse.bisect import Culprit, bisect
+from loopfuse.cli import arguments
+from loopfuse.cli.frame import FAILED, OK, Context
+from loopfuse.cli.scripts import read_existing, read_script
+from loopfuse.passes import Options
+from loopfuse.views.diff import diff, text
+
+ABOUT = """Find the first pass after which the script gives other results than as it was lowered, or whose program is
+not valid, and in this pass the one rule application or decision that does it, shown as a diff. Data as for `loopfuse
+check`: given, named by `from`, or made up. Exit code 3 when a pass is found."""
+
+
+def main(argv: list[str], context: Context) -> int:
+    """Run the command; returns the exit code."""
+    parser = arguments.Parser("bisect", ABOUT)
+    parser.add_argument("script", help="the script, or - for stdin")
+    parser.add_argument("inputs", nargs="*", metavar="NAME=VALUE", help="a file, a generator or a number")
+    arguments.add_data(parser)
+    arguments.add_passes(parser)
+    options = parser.read(argv, context)
+    sizes = arguments.integers(parser, options.sizes, "-D")
+    params = arguments.numbers(arguments.split_pairs(parser, options.param, "-p"))
+    source = context.source = read_script(options.script)
+    base = arguments.script_folder(source)
+    checked = driver.compile_source(source, sizes=sizes, search=base)
+    context.terminal.diagnostics(checked.remarks)
+    inputs = read_existing(checked.typed, arguments.split_pairs(parser, options.inputs, "inputs"), base, context, options.script)
+    dims = arguments.integers(parser, options.dims, "--dims")
+    bound = driver.bind_program(checked.typed, Given(inputs, params, dims, options.seed, options.limit, fill=True))
+    lowered = driver.lower_program(checked.typed)
+    frozen = driver.frozen_arrays(checked.typed, bound, arguments.names(options.freeze))
+    with driver.guard("bisect"):
+        found = bisect(lowered, bound, options.passes, Options(sizes=bound.sizes, frozen=frozen))
+    _report(context, found)
+    return FAILED if found else OK
+
+
+def _report(context: Context, found: Culprit | None) -> None:
+    terminal = context.terminal
+    if found is None:
+        terminal.result("every pass keeps the results")
+        terminal.record({"kind": "bisect", "found": False})
+        return
+    difference = text(diff(found.before, found.after)) if found.after is not None else ""
+    terminal.result(f"pass {found.pass_name}: {found.problem}")
+    if found.step is not None:
+        terminal.result(f"step {found.step} of {found.steps}: {found.description}")
+    if difference:
+        terminal.result(difference.rstrip("\n"))
+    terminal.record(_record(found, difference))
+
+
+def _record(found: Culprit, difference: str) -> dict[str, Any]:
+    return {"kind": "bisect", "found": True, "pass": found.pass_name, "problem": found.problem,
+            "invalid": found.invalid, "step": found.step, "steps": found.steps, "description": found.description,
+            "diff": difference}  # fmt: skip
