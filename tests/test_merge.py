@@ -108,7 +108,7 @@ def test_elementwise_chain_is_one_loop() -> None:
 def test_indices_pair_through_subscripts_and_not_by_extent() -> None:
     """A transpose on a square array: the loops must meet crosswise, whatever their order and extents."""
     head = HEAD.replace("M, N)", "N)").replace("f32[M, N]", "f32[N, N]").replace("f32[M]", "f32[N]")
-    made, program = pair(
+    made, _ = pair(
         "  par i < N, j < N\n    a[i, j] = exp(x[i, j])", "  par p < N, q < N\n    y[p, q] = a[q, p]", head
     )
     assert loops(made) == ["i,j"] or loops(made) == ["j,i"]

@@ -110,10 +110,15 @@ def is_atomic(value: Expr, root: Expr) -> bool:
     return isinstance(value, Const | Ref | Affine) or (isinstance(value, Load) and not faults(value))
 
 
+def is_data(value: Expr, root: Expr) -> bool:
+    """Something else than index arithmetic."""
+    return not isinstance(value, Affine)
+
+
 Question = Callable[[Expr, Expr], bool]
 TYPE_QUESTIONS: dict[str, Callable[[DType, DType], bool]] = {"exact": exact, "narrower": no_wider, "kin": kin}
 QUESTIONS: dict[str, Question] = {
-    "const": is_constant, "power": is_power, "settled": is_settled, "atomic": is_atomic,
+    "const": is_constant, "power": is_power, "settled": is_settled, "atomic": is_atomic, "data": is_data,
 }  # fmt: skip
 
 
@@ -146,6 +151,7 @@ class Spec:
     asks: tuple[tuple[str, tuple[str, ...]], ...]
     dropped: frozenset[str]
     bared: frozenset[str]
+    rounds: bool = False
 
     def rule(self) -> Rule:
         """The rule as the rewriter takes it."""
@@ -162,11 +168,19 @@ class Spec:
 
         return Rule(self.name, apply, (head,) if head else ())
 
-    def _holds(self, bound: Mapping[str, Expr], types: Types, root: Expr) -> bool:
+    def unnamed(self, node: Expr) -> list[Expr]:
+        """What needs a name of its own before the rule applies to a node; nothing where it applies, or never will."""
+        wanted = [n for question, names in self.asks if question == "atomic" for n in names]
+        for bound, types in Matcher(self.slots, self.lhs)(node) if wanted else ():
+            if self._holds(bound, types, node, "atomic"):
+                return [bound[n] for n in wanted if not is_atomic(bound[n], node)]
+        return []
+
+    def _holds(self, bound: Mapping[str, Expr], types: Types, root: Expr, waived: str = "") -> bool:
         if not self.types_hold(types):
             return False
         for question, names in self.asks:
-            if question in QUESTIONS and not all(QUESTIONS[question](bound[n], root) for n in names):
+            if question in QUESTIONS and question != waived and not all(QUESTIONS[question](bound[n], root) for n in names):
                 return False
         if any(reads(bound[n]) for n in self.bared):
             return False
@@ -239,12 +253,14 @@ def _spec(line: str) -> Spec:
     lhs, rhs = _pattern(_parsed(match["lhs"])), _pattern(_parsed(match["rhs"]))
     slots = Slots(EVERYTHING)
     slots.unify(slots.add(lhs), slots.add(rhs))
-    asks = _asks(match["where"] or "", slots)
+    conditions, rounds = re.subn(r",?\s*\brounds\b", "", match["where"] or "")
+    asks = _asks(conditions, slots)
     names, kept = set(variables(lhs)), set(variables(rhs))
     if kept - names:
         raise ValueError(f"the right side has {', '.join(sorted(kept - names))}, which the left side lacks")
     bared = {n for n in kept if n not in _performed(lhs)} & _performed(rhs)
-    return Spec(match["name"], line.strip(), lhs, rhs, slots, asks, frozenset(names - kept), frozenset(bared))
+    return Spec(match["name"], line.strip(), lhs, rhs, slots, asks, frozenset(names - kept), frozenset(bared),
+                bool(rounds))  # fmt: skip
 
 
 def _parsed(text: str) -> ast.Expr:

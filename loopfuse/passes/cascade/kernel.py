@@ -103,21 +103,20 @@ def _ordered(loop: Loop) -> bool:
     return any(MONOIDS[a.monoid].positional and a.shape for a in loop.accs)
 
 
-def _called(acc: Acc) -> str:
-    """An accumulator in the user's words: what is written, or failing that its monoid and name."""
-    if acc.span is not None and "\n" not in acc.span.text and len(acc.span.text) <= 60 and acc.id != _own(acc):
-        return f"`{acc.span.text}`"
-    return f"the {MONOIDS[acc.monoid].name} `{acc.id}`"
-
-
-def _own(acc: Acc) -> str:
-    """The id that the text declares, where the text is that of the IR."""
-    words = acc.span.text.replace(":", " ").split() if acc.span is not None else []
-    return words[1] if len(words) > 1 and words[0] == "acc" else ""
+WORDS = {"maximum": "maximum", "minimum": "minimum", "mul": "product"}
 
 
 def _word(acc: Acc) -> str:
-    return {"sum": "sum", "max": "maximum", "min": "minimum", "prod": "product"}.get(acc.monoid, f"`{acc.monoid}`")
+    """What an accumulator computes, as a noun."""
+    monoid = MONOIDS[acc.monoid]
+    return WORDS.get(monoid.op, monoid.name)
+
+
+def _called(acc: Acc) -> str:
+    """An accumulator in the user's words: the expression that it comes from, or failing that its name."""
+    text = acc.span.text if acc.span is not None else ""
+    from_ir = text.startswith(f"acc {acc.id}:") or "\n" in text or not 0 < len(text) <= 60
+    return f"the {_word(acc)} `{acc.id if from_ir else text}`"
 
 
 def _text(expr: Expr) -> str:
@@ -139,7 +138,7 @@ def explain(found: Obstacle) -> Cause:
         )
         message += f": {found.why}"
     else:
-        message = f"the {_word(found.acc)} {_called(found.acc)} follows {_called(found.earlier)}: {found.why}"
+        message = f"{_called(found.acc)} follows {_called(found.earlier)}: {found.why}"
     word = _word(found.earlier)
     return Cause("cascade", message, detail=f"`{found.acc.id}` after `{found.earlier.id}`",
                  lift=f"compute the {word} in a pass of its own: the row is read twice", spans=tuple(spans))  # fmt: skip

@@ -165,7 +165,8 @@ class Shared:
         whole = self.terms.expand(element) or element
         if whole in self.pivots:
             return self.pivots[whole]
-        if self.executed() is not None or any(len(d.lo) != 1 for d in self.loop.dims):
+        any_at_all = self.executed()
+        if any_at_all is self.ran is not None or any(len(d.lo) != 1 for d in self.loop.dims):
             raise Inseparable(element, "there may be no first element to measure from")
         needed = _slice(self.inner, element)
         stored = {s.buffer for s in walk(self.inner) if isinstance(s, Store) and not s.absorb}
@@ -187,6 +188,8 @@ class Shared:
         else:
             at = Ref(self.fresh("c"), dtype)
             body = rename((*needed, Let(at.id, element)), names)
+        if any_at_all is not None:
+            body = tuple(_guarded(s, any_at_all) for s in body)
         self.pre += Substitution(indices=starts).body(body)
         name = self.fresh("c")
         finite = Op("isfinite", (at,), BOOL)
@@ -227,6 +230,16 @@ class Shared:
         for name, offset in self.offsets.items():
             n = Op("cast", (Ref(self.count().id, I64),), offset.dtype)
             yield name, plus(Ref(offset.acc, offset.dtype), Op("mul", (n, offset.pivot), offset.dtype))
+
+
+def _guarded(stmt: Stmt, cond: Expr) -> Stmt:
+    """A let or an inner fold that reads only where the condition holds, and is zero elsewhere."""
+    if isinstance(stmt, Loop):
+        where = cond if stmt.where is None else Op("and", (cond, stmt.where), BOOL)
+        return replace(stmt, where=where)
+    if isinstance(stmt, Let) and expr_names(stmt.value).loads:
+        return replace(stmt, value=Select(cond, stmt.value, number(0, stmt.value.dtype)))
+    return stmt
 
 
 def _slice(body: tuple[Stmt, ...], root: Expr) -> tuple[Stmt, ...]:

@@ -83,6 +83,8 @@ class Rewriter:
             self._bound(acc, store, made)
         elif is_sum(acc):
             parts = self.terms.split(store.value)
+            if acc.shape and (len(parts) > 1 or any(p.centres for p in parts)):
+                raise Inseparable(store.value, "several arrays would have to be summed in place of one")
             for part in parts:
                 self._part(acc, store, part, len(parts) == 1, made)
         else:

@@ -130,7 +130,6 @@ kernel k
     z[i] = u
 """
 RMS = """program rms(M, N)
-require {N - 1} >= {0}
 buf x: f64[M, N] in
 buf w: f64[M, N] in
 buf y: f64[M] out
@@ -146,7 +145,6 @@ kernel k
     y[i] = o
 """
 VARIANCE = """program variance(M, N)
-require {N - 1} >= {0}
 buf x: f64[M, N] in
 buf mu.1: f64[M] out
 buf v: f64[M] out
@@ -163,7 +161,6 @@ kernel k
     v[i] = q / f64'({N})
 """
 LAYERNORM_DOT = """program layernorm_dot(M, N)
-require {N - 1} >= {0}
 buf x: f64[M, N] in
 buf g: f64[N] in
 buf b: f64[N] in
@@ -189,7 +186,6 @@ kernel k
     y[i] = o
 """
 COVARIANCE = """program covariance(M, N)
-require {N - 1} >= {0}
 buf x: f64[M, N] in
 buf w: f64[M, N] in
 buf y: f64[M] out
