@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause, Kind
-from loopfuse.ir import Kernel, Loop, Size, Stmt
+from loopfuse.ir import Buffer, Kernel, Loop, Size, Stmt
 from loopfuse.passes.merge.accesses import Scope
 from loopfuse.passes.merge.blocks import Block, forward, join
 from loopfuse.passes.merge.inlining import inlined
@@ -25,6 +25,7 @@ __all__ = ["Merged", "inline", "merge", "tidy"]
 class Merged:
     """A joint kernel: the kind of fusion, the operations computed again, and sizes of tiles that it introduces.
 
+    `buffers`: those that become local with a window, as the form needs it.
     `cause`: the two have no loop in common and run one after the other inside the kernel, and why.
     """
 
@@ -33,6 +34,7 @@ class Merged:
     recomputed: int = 0
     sizes: tuple[Size, ...] = ()
     cause: Cause | None = None
+    buffers: tuple[Buffer, ...] = ()
 
 
 def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cause:
