@@ -162,6 +162,7 @@ class Sketch:
     work: list[tuple[frozenset[str], Level, Work]] = field(default_factory=list)
     lives: dict[str, list[int]] = field(default_factory=dict)
     widths: list[tuple[int, int]] = field(default_factory=list)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     end: int = 0
 
     @cached_property
@@ -189,11 +190,14 @@ class Sketch:
 
     def elements(self, buffer: str) -> int:
         """The number of elements of a buffer."""
-        return prod(max(0, self.value(p)) for p in self.buffers[buffer].shape)
+        return prod(self.shape(buffer))
 
     def shape(self, buffer: str) -> tuple[int, ...]:
-        """A buffer's shape in numbers."""
-        return tuple(max(1, self.value(p)) for p in self.buffers[buffer].shape)
+        """A buffer's shape in numbers, each extent at least 1."""
+        found = self.shapes.get(buffer)
+        if found is None:
+            found = self.shapes[buffer] = tuple(max(1, self.value(p)) for p in self.buffers[buffer].shape)
+        return found
 
     def resolve(self, names: frozenset[str], level: Level) -> frozenset[str]:
         """The indices that the names depend on, seen from a level."""

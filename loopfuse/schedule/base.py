@@ -21,6 +21,7 @@ from loopfuse.sizes import Poly
 MOST_THREAD_REGISTERS = 232
 FIXED_REGISTERS = 18  # addresses, indices, the stack of a plain kernel
 SECTOR = 32
+HELD = 16  # values of one operand that a thread keeps while it runs serially
 
 
 @dataclass
@@ -311,12 +312,19 @@ def local_bytes(ask: Ask, names: Collection[str], fixed: Mapping[str, int]) -> i
 
 
 def instructions(ask: Ask, shared: int = 1) -> float:
-    """Bytes that loads move between threads and the first-level cache, with one load for `shared` uses of a value
-    that does not depend on the outermost loop's last index."""
+    """Bytes that loads move between threads and the first-level cache.
+
+    A value that few serial iterations tell apart is held in registers; one load serves `shared` uses of a value that
+    does not follow the band's last index.
+    """
     total = 0.0
     for a in ask.sketch.loads:
         chain = a.level.chain()
-        lane = chain[0].loop.dims[-1].id if chain and chain[0].loop else ""
-        times = a.level.times / (1 if lane in a.indices else shared)
-        total += times * max(4, ask.size(a.buffer) if a.buffer in ask.buffers else 4)
+        lane = next(reversed(chain[0].trips), "") if chain else ""
+        band_ = [level for level in chain if level.kind == "par"]
+        serial = {i: n for level in chain if level not in band_ for i, n in level.trips.items()}
+        follows = prod(n for i, n in serial.items() if i in a.indices)
+        times = a.level.times // prod(serial.values()) * follows if follows <= HELD else a.level.times
+        size = ask.size(a.buffer) if a.buffer in ask.buffers else 4
+        total += times / (1 if lane in a.indices else shared) * max(4, size)
     return total

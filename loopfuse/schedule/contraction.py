@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from loopfuse.analysis.sketch import Level
-from loopfuse.analysis.summary import summary
+from loopfuse.analysis.sketch import Access, Level
+from loopfuse.analysis.summary import Work, summary
 from loopfuse.rewrite import exprs, walk
 from loopfuse.schedule.base import Ask, agree, refuse
 from loopfuse.schedule.footprint import union
@@ -215,6 +215,7 @@ def _choose(ask: Ask, shape: Shape, how: Path) -> Plan | Refusal:
     """The cheapest tile."""
     best: tuple[float, Cost, Tile, int, int] | None = None
     each = max(len(s) for s in shape.segments)
+    fixed = _fixed(ask, shape, how)
     for tile in how.tiles:
         columns = tile.columns // each if each > 1 else tile.columns
         if columns < 8 or how.stages(ask.device, tile, 1) < 2:
@@ -225,7 +226,10 @@ def _choose(ask: Ask, shape: Shape, how: Path) -> Plan | Refusal:
         if shape.row is not None and not _covers(ask, shape, fit):
             continue
         for split in _splits(ask, shape, fit):
-            found = _cost(ask, shape, how, fit, each, split)
+            seconds = _seconds(ask, shape, how, fit, each, split)
+            if best is not None and seconds >= best[0]:
+                continue
+            found = _cost(ask, shape, how, fit, each, split, seconds, fixed)
             if best is None or found.seconds < best[0]:
                 best = (found.seconds, found, fit, each, split)
     if best is None:
@@ -266,45 +270,72 @@ def _spread(names: Sequence[str], extents: dict[str, int], room: int) -> dict[st
     return found
 
 
-def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int) -> Cost:
-    found, device = ask.sketch, ask.device
-    seconds, flops, blocks = 0.0, 0, 0
-    asked = 0.0
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What does not depend on the tile: bytes read and written, of the operands alone, of rows read before the
+    product; operations outside the products; the loads of each segment by buffer."""
+
+    reads: int
+    writes: int
+    operands: int
+    before: int
+    work: Work
+    flops: int
+    accesses: tuple[tuple[tuple[int, tuple[Access, ...]], ...], ...]
+
+
+def _fixed(ask: Ask, shape: Shape, how: Path) -> Fixed:
+    found = ask.sketch
+    reads = ask.distinct(ask.loads)
+    operands: frozenset[str] = frozenset().union(*(p.a.buffers | p.b.buffers for s in shape.segments for p in s))
+    before = sum(
+        union(found, [a]) * ask.size(a.buffer)
+        for level in shape.before for a in loads_in(found, level) if a.buffer in ask.loads
+    )  # fmt: skip
+    flops = sum(p.flops for s in shape.segments for p in s)
+    work, integers = found.total, how.dtype[0] in "iu"
+    rest = max(0, (work.integers if integers else work.flops + work.doubles) - flops)
+    accesses = []
     for segment in shape.segments:
-        u = segment[0]
+        mine = [a for a in loads_in(found, segment[0].owner) if a.buffer in ask.loads]
+        names = dict.fromkeys(a.buffer for a in mine)
+        accesses.append(tuple((ask.size(b), tuple(a for a in mine if a.buffer == b)) for b in names))
+    return Fixed(
+        sum(reads.values()), sum(ask.distinct(ask.stores).values()), sum(reads.get(b, 0) for b in operands), before,
+        Work(0 if integers else rest, 0, rest if integers else 0, work.special), flops, tuple(accesses),
+    )  # fmt: skip
+
+
+def _window(u: Product, tile: Tile) -> dict[str, int]:
+    extents = u.term.level.extents
+    return {**dict.fromkeys(u.batch, 1), **_spread(u.m, extents, tile.rows), **_spread(u.n, extents, tile.columns)}
+
+
+def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, seconds: float, fixed: Fixed) -> Cost:
+    found, device = ask.sketch, ask.device
+    blocks, asked = 0, 0.0
+    for segment, accesses in zip(shape.segments, fixed.accesses, strict=True):
         tiles = _tiles(segment, tile)
         blocks += tiles * split
-        flops += sum(p.flops for p in segment)
-        extents = u.term.level.extents
-        window = {**dict.fromkeys(u.batch, 1), **_spread(u.m, extents, tile.rows),
-                  **_spread(u.n, extents, tile.columns)}  # fmt: skip
-        accesses = loads_in(found, u.owner)
-        for b in dict.fromkeys(a.buffer for a in accesses if a.buffer in ask.loads):
-            asked += tiles * union(found, [a for a in accesses if a.buffer == b], window) * ask.size(b)
-    u = shape.first
-    depth = -(-u.extent(u.k) // split)
-    seconds = tile_seconds(device, how, tile, each, depth, blocks)
-    reads = sum(ask.distinct(ask.loads).values())
-    writes = sum(ask.distinct(ask.stores).values())
-    inputs = sum(union(found, a) * ask.size(b) for b, a in ask.loads.items() if any(b in p.a.buffers | p.b.buffers
-                 for s in shape.segments for p in s))  # fmt: skip
-    rereads = max(0.0, asked - inputs) * CACHED
-    for level in shape.before:
-        rereads += sum(union(found, [a]) * ask.size(a.buffer) for a in loads_in(found, level) if a.buffer in ask.loads)
-    workspace = _workspace(shape, tile, split)
+        window = _window(segment[0], tile)
+        asked += tiles * sum(union(found, mine, window) * size for size, mine in accesses)
+    rereads = max(0.0, asked - fixed.operands) * CACHED + fixed.before
     launches = 1 + (split > 1 or shape.columns_folded or (shape.rows_folded and shape.row is None))
-    work = found.total
-    main = sum(p.flops for s in shape.segments for p in s)
-    integers = how.dtype[0] in "iu"
-    rest = max(0, (work.integers if integers else work.flops + work.doubles) - main)
-    work = type(work)(0 if integers else rest, 0, rest if integers else 0, work.special)
     stages = max(2, how.stages(device, tile, 1))
     shared = min(device.shared, stages * (tile.rows + tile.columns * each) * how.depth * how.item + 8192)
     return cost(device, Load(
-        reads, writes, rereads + 2 * workspace, work, matrix=flops, matrix_seconds=seconds, launches=launches,
-        blocks=max(1, blocks), threads=128 * (1 + tile.consumers) if how.name != "fma" else 256,
+        fixed.reads, fixed.writes, rereads + 2 * _workspace(shape, tile, split), fixed.work, matrix=fixed.flops,
+        matrix_seconds=seconds, launches=launches, blocks=max(1, blocks),
+        threads=128 * (1 + tile.consumers) if how.name != "fma" else 256,
         registers=min(232, tile.accumulators(each) + 40) if how.name == "fma" else 168, shared=shared, ahead=256.0,
     ))  # fmt: skip
+
+
+def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int) -> float:
+    """What the products alone take."""
+    u = shape.first
+    blocks = sum(_tiles(s, tile) for s in shape.segments) * split
+    return tile_seconds(ask.device, how, tile, each, -(-u.extent(u.k) // split), blocks)
 
 
 def _workspace(shape: Shape, tile: Tile, split: int) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from loopfuse.analysis.sketch import Level, Numbers, Sketch
+from loopfuse.analysis.sketch import Level, Sketch
+from loopfuse.dtypes import BOOL
 from loopfuse.ir import Affine, Const, Expr, Op, Ref, Select
+from loopfuse.numerics import Array
 from loopfuse.ops import OPS
 from loopfuse.rewrite import exprs, subexprs
 from loopfuse.schedule.base import Ask
@@ -22,29 +25,24 @@ def share(ask: Ask, level: Level) -> float:
     conditions = list(_conditions(ask.sketch, level))
     if not conditions:
         return FULL
-    names = list(level.extents)
-    kept = total = 0
-    for point in _points(level, names):
-        numbers = Numbers({**ask.sketch.numbers, **point})
-        total += 1
-        kept += all(_holds(ask.sketch, c, numbers) is not False for c in conditions)
-    return max(kept, 1) / total
+    point = _points(ask.sketch, level)
+    kept: Array = np.ones((SAMPLES, SAMPLES), dtype=bool)
+    for cond in conditions:
+        holds = _holds(ask.sketch, cond, point)
+        if holds is not None:
+            kept = kept & holds
+    return max(1, int(kept.sum())) / SAMPLES**2
 
 
-def _points(level: Level, names: list[str]) -> Iterator[dict[str, int]]:
-    """Points of the two innermost indices of the loops round (others at their middle), evenly spread."""
-    moving = [n for n in names if level.extents[n] > 1][-2:]
-    base = {n: level.lows[n] + level.extents[n] // 2 for n in names}
-    if not moving:
-        yield base
-        return
-    for a in range(SAMPLES):
-        for b in range(SAMPLES if len(moving) > 1 else 1):
-            point = dict(base)
-            point[moving[-1]] = level.lows[moving[-1]] + (2 * a + 1) * level.extents[moving[-1]] // (2 * SAMPLES)
-            if len(moving) > 1:
-                point[moving[0]] = level.lows[moving[0]] + (2 * b + 1) * level.extents[moving[0]] // (2 * SAMPLES)
-            yield point
+def _points(found: Sketch, level: Level) -> dict[str, Any]:
+    """Values of the indices, evenly spread over the innermost two that move; others stand at their middle."""
+    moving = [n for n in level.extents if level.extents[n] > 1][-2:]
+    point: dict[str, Any] = dict(found.numbers)
+    steps = 2 * np.arange(SAMPLES) + 1
+    for k, name in enumerate(reversed(moving)):
+        spread = level.lows[name] + steps * level.extents[name] // (2 * SAMPLES)
+        point[name] = spread[None, :] if k == 0 else spread[:, None]
+    return point
 
 
 def _conditions(found: Sketch, level: Level) -> Iterator[Expr]:
@@ -71,18 +69,26 @@ def _is_infinite(expr: Const) -> bool:
     return expr.bits & ((1 << (expr.dtype.bits - 1)) - 1) == mask
 
 
-def _holds(found: Sketch, cond: Expr, numbers: Numbers) -> bool | None:
-    """Whether a condition holds at a point; None where it does not follow indices alone."""
+def _holds(found: Sketch, cond: Expr, point: Mapping[str, Any]) -> Array | None:
+    """Where a condition holds; None where it does not follow indices alone."""
     while isinstance(cond, Ref) and cond.id in found.lets:
         cond = found.lets[cond.id][0]
     if not isinstance(cond, Op):
         return None
     if all(isinstance(a, Affine) for a in cond.args) and OPS[cond.op].gives == "bool":
-        values = [np.asarray(int(a.poly.value(numbers))) for a in cond.args if isinstance(a, Affine)]
-        return bool(OPS[cond.op].evaluate(values, cond.dtype))
-    parts = [_holds(found, a, numbers) for a in cond.args]
-    if cond.op == "and":
-        return False if False in parts else None if None in parts else True
-    if cond.op == "or":
-        return True if True in parts else None if None in parts else False
-    return None
+        if any(n not in point for a in cond.args if isinstance(a, Affine) for n in a.poly.names):
+            return None
+        values = [np.asarray(a.poly.value(point, _divide)) for a in cond.args if isinstance(a, Affine)]
+        return OPS[cond.op].evaluate(values, cond.dtype)
+    if any(a.dtype != BOOL for a in cond.args):
+        return None
+    parts = [_holds(found, a, point) for a in cond.args]
+    known = [p for p in parts if p is not None]
+    if len(known) == len(parts):
+        return OPS[cond.op].evaluate(known, cond.dtype)
+    absorbing = OPS[cond.op].value("absorbing", BOOL)
+    return known[0] if known and absorbing is not None and not absorbing else None
+
+
+def _divide(num: Any, den: Any) -> Any:
+    return np.floor_divide(num, np.where(np.asarray(den) == 0, 1, den))

@@ -81,12 +81,14 @@ def accept(ask: Ask) -> Plan | Refusal:
     if link.width > WIDEST and not link.uncertain:
         return _too_wide(ask, link)
     how = _path(ask, link)
+    part = share(ask, link.loop) if ask.env.program.numerics != "strict" else 1.0
+    asked = _asked(ask, link)
     best: tuple[Cost, Tile] | None = None
     least = 0
     for tile in _candidates(ask, link, how):
         least = tile.shared if not least else min(least, tile.shared)
         if tile.shared <= ask.device.shared:
-            found = _cost(ask, link, how, tile)
+            found = _cost(ask, link, how, tile, part, asked)
             if best is None or found.seconds < best[0].seconds:
                 best = found, tile
     if best is None:
@@ -189,9 +191,18 @@ def _candidates(ask: Ask, link: Link, how: Path) -> list[Tile]:
     return found
 
 
-def _cost(ask: Ask, link: Link, how: Path, tile: Tile) -> Cost:
+def _asked(ask: Ask, link: Link) -> float:
+    """Bytes that stream past one tile of rows."""
+    window = dict.fromkeys(link.second[0].batch, 1) | dict.fromkeys(link.second[0].m, 1)
+    total = 0.0
+    accesses = loads_in(ask.sketch, link.loop)
+    for b in dict.fromkeys(a.buffer for a in accesses if a.buffer in ask.loads):
+        total += union(ask.sketch, [a for a in accesses if a.buffer == b], window) * ask.size(b)
+    return total
+
+
+def _cost(ask: Ask, link: Link, how: Path, tile: Tile, part: float, once: float) -> Cost:
     found, device = ask.sketch, ask.device
-    part = share(ask, link.loop) if ask.env.program.numerics != "strict" else 1.0
     if part < 1.0:  # a boundary block is computed whole
         part = min(1.0, part + 0.5 * (tile.columns + tile.rows) / max(1, link.length))
     blocks = link.batch * -(-link.rows // tile.rows)
@@ -207,11 +218,7 @@ def _cost(ask: Ask, link: Link, how: Path, tile: Tile) -> Cost:
     seconds = flops * padded / (rate * max(even, 1e-6))
     reads = sum(ask.distinct(ask.loads).values())
     writes = sum(ask.distinct(ask.stores).values())
-    window = dict.fromkeys(link.second[0].batch, 1) | dict.fromkeys(link.second[0].m, 1)
-    asked = 0.0
-    for b in dict.fromkeys(a.buffer for a in loads_in(found, link.loop) if a.buffer in ask.loads):
-        mine = [a for a in loads_in(found, link.loop) if a.buffer == b]
-        asked += blocks * union(found, mine, window) * ask.size(b) * part
+    asked = blocks * once * part
     work = found.total
     products = sum(p.flops for p in (*link.first, *link.second))
     rest = max(0, work.flops + work.doubles - products)
