@@ -57,7 +57,7 @@ class _Work:
         stay = [u for u in found.units if u not in early and u not in late]
         before = [self._apart(found, u, "before") for u in early]
         after = [self._apart(found, u, "after") for u in late]
-        return [*before, *self._loops(found, stay, deps, bool(early or late)), *after]
+        return [*before, *self._loops(found, stay, deps), *after]
 
     # -- distribution -------------------------------------------------------------------------------------------------
 
@@ -65,19 +65,17 @@ class _Work:
         """The units that move before and after the loop."""
         ordered = carried(found.units, deps)
         free = [u for u in found.units if id(u) not in ordered and self._whole(u)]
-        wanted = {id(u) for u in free if u.heavy or not ordered}
-        for u in reversed(free):
-            if id(u) in wanted:
-                wanted |= {id(d.writer) for d in deps if d.reader is u}
-        early = [u for u in free if id(u) in wanted and self._take(u, "before")]
-        early = [u for u in early if all(d.writer in early for d in deps if d.reader is u and d.writer is not u)]
+        read = {id(d.writer) for d in deps if d.reader is not d.writer}
+        early = _closed([u for u in free if u.heavy or not ordered or id(u) not in read], free, deps)
+        early = [u for u in early if self._take(u, "before")]
+        while lost := [u for u in early if any(d.reader is u and d.writer not in early for d in deps)]:
+            early = [u for u in early if u not in lost]
         late: list[Unit] = []
+        made = {b: self.buffers[b] for u in found.units for b in u.writes}
         for u in reversed(found.units):
-            if u in early or not u.heavy or any(d.reader not in late for d in deps if d.writer is u):
+            if u in early or not u.heavy or not u.writes or any(d.reader not in late for d in deps if d.writer is u):
                 continue
-            made = {b: self.buffers[b] for v in found.units for b in v.writes}
-            kept = all(made[b].window is None for b in u.reads if b in made)
-            if kept and u.writes and self._take(u, "after"):
+            if all(made[b].window is None for b in u.reads if b in made) and self._take(u, "after"):
                 late.insert(0, u)
         return early, late
 
@@ -100,7 +98,7 @@ class _Work:
 
     # -- interchange and alignment ------------------------------------------------------------------------------------
 
-    def _loops(self, found: Scan, units: list[Unit], deps: list[Dependence], changed: bool) -> list[Kernel]:
+    def _loops(self, found: Scan, units: list[Unit], deps: list[Dependence]) -> list[Kernel]:
         """The units that stay, as one `seq` loop, or one for each independent recurrence."""
         if not units:
             return []
@@ -108,33 +106,32 @@ class _Work:
         pairings = [Pairing(found, self.env, part, deps) for part in parts]
         bands = [p.bands() for p in pairings]
         if len(parts) > 1 and (not any(bands) or not self.limit.take("split independent recurrences")):
-            parts, pairings, bands = [units], [Pairing(found, self.env, units, deps)], [[]]
+            pairings, bands = [Pairing(found, self.env, units, deps)], [[]]
         made = [self._loop(found, p, b) for p, b in zip(pairings, bands, strict=True)]
         if len(made) == 1:
-            body = made[0]
-            same = not changed and body == found.kernel.body
-            return [found.kernel if same else replace(found.kernel, body=body)]
+            return [found.kernel if made[0] is found.kernel.body else replace(found.kernel, body=made[0])]
         self.remarks.append(Remark("recurrences that are independent of one another are apart", found.loop.span))
         rest = [Kernel(self.env.fresh(found.kernel.id), body, span=found.kernel.span) for body in made[1:]]
         return [replace(found.kernel, body=made[0]), *rest]
 
     def _loop(self, found: Scan, pairing: Pairing, bands: list[Class]) -> tuple[Stmt, ...]:
-        """A recurrence with its bands around it and its loops aligned."""
+        """A recurrence with its bands around it and its loops aligned; the same object where nothing changed."""
         names = [self._name(pairing, band) for band in bands]
         text = f"run the trips of `{found.trip.id}` for every {_list(names)} apart"
         if bands and not self.limit.take(text):
             bands, names = [], []
-        first = pairing.units[0]
-        outer = tuple(
-            replace(next(d for d in first.dims if d.id == band[id(first)]), id=name)
-            for band, name in zip(bands, names, strict=True)
-        )
         body = self._aligned(found, pairing, bands, names)
-        loops = (*found.around, *([Loop(outer, (), span=first.stmts[0].span)] if outer else []))
-        if outer:
-            text = f"the loop over `{found.trip.id}` runs apart for every {_list(names)}: no trip needs another's"
-            self.remarks.append(Remark(text, found.loop.span))
-        return _nested(loops, (replace(found.loop, body=body) if body != found.loop.body else found.loop,))
+        if not bands and _same(body, found.loop.body):
+            return found.kernel.body
+        loop = replace(found.loop, body=body)
+        if not bands:
+            return _around(found.around, loop)
+        first = pairing.units[0]
+        dims = {d.id: d for d in first.dims}
+        outer = tuple(replace(dims[band[id(first)]], id=name) for band, name in zip(bands, names, strict=True))
+        text = f"the loop over `{found.trip.id}` runs apart for every {_list(names)}: no trip needs another's"
+        self.remarks.append(Remark(text, found.loop.span))
+        return _nested((*found.around, Loop(outer, (), span=first.stmts[0].span)), (loop,))
 
     def _name(self, pairing: Pairing, band: Class) -> str:
         """The id of a band: that of the first unit's index, where nothing else has it."""
@@ -196,6 +193,36 @@ def _nested(loops: tuple[Loop, ...], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]
         else:
             body = (replace(loop, order="par", body=body),)
     return body
+
+
+def _same(a: tuple[Stmt, ...], b: tuple[Stmt, ...]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+def _around(loops: tuple[Loop, ...], inner: Loop) -> tuple[Stmt, ...]:
+    """The loop inside the loops that were around it."""
+    for loop in reversed(loops):
+        inner = replace(loop, body=(inner,))
+    return (inner,)
+
+
+def _closed(units: list[Unit], free: list[Unit], deps: list[Dependence]) -> list[Unit]:
+    """The units and all free ones that they need, each after what it needs."""
+    sources: dict[int, list[Unit]] = {}
+    for d in deps:
+        if d.writer is not d.reader:
+            sources.setdefault(id(d.reader), []).append(d.writer)
+    done: dict[int, Unit] = {}
+    known = {id(u) for u in free}
+    stack = units[::-1]
+    while stack:
+        unit = stack[-1]
+        waiting = [w for w in sources.get(id(unit), ()) if id(w) in known and id(w) not in done]
+        if waiting:
+            stack += waiting[::-1]
+            continue
+        done.setdefault(id(stack.pop()), unit)
+    return list(done.values())
 
 
 def _mention(dims: tuple[Dim, ...], outer: tuple[Dim, ...]) -> bool:

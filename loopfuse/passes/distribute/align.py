@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from loopfuse.ir import Stmt
 from loopfuse.passes.distribute.bands import Pairing
 from loopfuse.passes.distribute.units import Dependence, Unit
-from loopfuse.rewrite import binders, rename, walk
+from loopfuse.rewrite import Fresh, binders, rename, walk
 
 
 @dataclass(eq=False)
@@ -26,8 +26,8 @@ def align(pairing: Pairing) -> list[tuple[Stmt, ...]]:
     element; whole sets of units are joined that are paired through a chain of such values, else neighbours.
     """
     units, order = list(pairing.units), {id(u): n for n, u in enumerate(pairing.units)}
-    now = [d for d in pairing.deps if d.trip is None or d.trip == 0]
-    now = [d for d in now if id(d.writer) in order and id(d.reader) in order and d.writer is not d.reader]
+    now = [d for d in pairing.deps if id(d.writer) in order and id(d.reader) in order and d.writer is not d.reader]
+    now = [d for d in now if d.trip == 0 or (d.trip is None and order[id(d.writer)] < order[id(d.reader)])]
     groups = [_Group([u], {id(u): {d.id: d.id for d in u.dims}}) for u in units]
     home = {id(u): g for u, g in zip(units, groups, strict=True)}
     for d in sorted(now, key=lambda d: (order[id(d.reader)], order[id(d.writer)])):
@@ -42,7 +42,7 @@ def align(pairing: Pairing) -> list[tuple[Stmt, ...]]:
         for u in joined.units:
             home[id(u)] = joined
     ordered = _sorted(groups, now, order)
-    return [_statements(g, order) for g in ordered or groups]
+    return [_statements(g, order, pairing.env.fresh) for g in ordered or groups]
 
 
 def _joined(pairing: Pairing, a: _Group, b: _Group, by: Dependence, now: Sequence[Dependence]) -> _Group | None:
@@ -85,16 +85,19 @@ def _sorted(groups: Sequence[_Group], now: Sequence[Dependence], order: dict[int
     return done
 
 
-def _statements(group: _Group, order: dict[int, int]) -> tuple[Stmt, ...]:
+def _statements(group: _Group, order: dict[int, int], fresh: Fresh) -> tuple[Stmt, ...]:
     """A group as one loop, over the indices of its first unit."""
     first = group.units[0].loop
     if first is None or len(group.units) == 1:
         return group.units[0].stmts
+    indices = {d.id for d in first.dims}
     body: list[Stmt] = []
     for unit in sorted(group.units, key=lambda u: order[id(u)]):
         loop = unit.loop
         assert loop is not None
-        body += renamed(loop.body, {i: n for i, n in group.names[id(unit)].items() if i != n})
+        names = {i: n for i, n in group.names[id(unit)].items() if i != n}
+        clash = sorted(bound(loop.body) & indices) if unit is not group.units[0] else []
+        body += renamed(loop.body, names | {name: fresh(name) for name in clash})
     return (replace(first, body=tuple(body)),)
 
 

@@ -186,7 +186,12 @@ def _distance(found: Scan, store: Access, load: Access) -> int | None:
     trip, step = found.trip.id, found.trip.step
     for p, q in _axes(store, load):
         gap = p - q
-        if p.degree(trip) == 1 and p.coefficient(trip) == step == Poly.of(1) and gap.is_const:
+        if (
+            p.names <= found.shared
+            and p.degree(trip) == 1
+            and p.coefficient(trip) == step == Poly.of(1)
+            and gap.is_const
+        ):
             return gap.constant
     return None
 
