@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from loopfuse.diag import CompilerError, Span
 from loopfuse.ir import Program
 from loopfuse.printer import print_program, print_stmt
-from loopfuse.verify import accumulators, ownership, ranges, structure
+from loopfuse.verify import accumulators, ownership, ranges, repairs, structure
 from loopfuse.verify.layout import Layout, Site, layout
 from loopfuse.verify.memory import Memory
 
@@ -33,6 +33,7 @@ STRUCTURE: tuple[Callable[[Layout], Iterator[Problem]], ...] = (
     accumulators.repairs,
     accumulators.partial_values,
     structure.roles,
+    repairs.separable,
 )
 MEMORY: tuple[Callable[[Memory], Iterator[Problem]], ...] = (
     ownership.written_once,
