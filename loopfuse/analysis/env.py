@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from loopfuse.devices import H200, Device
-from loopfuse.ir import Buffer, Kernel, Program
+from loopfuse.ir import Buffer, Kernel, Program, Stmt
 from loopfuse.prove import Facts
-from loopfuse.rewrite import Fresh, free_names
+from loopfuse.rewrite import Fresh, Names, free_names
 from loopfuse.sizes import Poly
 from loopfuse.verify.layout import Layout, layout
 from loopfuse.verify.structure import size_facts
@@ -25,7 +26,8 @@ class Env:
     """The surroundings of the kernels of one program.
 
     `sizes` holds a number for every size: what the caller knows, or a stand-in (`assumed` names those). `facts` hold
-    for every value; numbers are for costs and limits only, never for legality.
+    for every value; numbers are for costs and limits only, never for legality. `named` and `accesses` remember what was
+    found of statements, which they keep alive so that an id is never another statement's.
     """
 
     program: Program
@@ -36,6 +38,8 @@ class Env:
     assumed: frozenset[str]
     buffers: dict[str, Buffer] = field(default_factory=dict)
     indices: set[str] = field(default_factory=set)
+    named: dict[int, tuple[Stmt, Names, frozenset[str]]] = field(default_factory=dict)
+    accesses: dict[int, tuple[Stmt, Any]] = field(default_factory=dict)
 
     def index(self, origin: str, taken: Container[str]) -> str:
         """A name for a loop index that comes from `origin` and is not among `taken`; other kernels may have it too."""

@@ -50,7 +50,7 @@ def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Caus
     body = forward(join(a.body, b.body, scope), scope)
     kernel = Kernel(a.id, body, span=a.span)
     if scope.joined:
-        return Merged(kernel, kind_of(a, b))
+        return Merged(kernel, kind_of(a, b, scope))
     return Merged(kernel, "block", cause=_obstacle(a, b, scope))
 
 
@@ -105,7 +105,7 @@ def inline(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cau
     if isinstance(found, Cause):
         return found
     kernel, recomputed = found
-    return Merged(kernel, "prologue" if kind_of(a, b) == "prologue" else "vertical", recomputed)
+    return Merged(kernel, "prologue" if kind_of(a, b, scope) == "prologue" else "vertical", recomputed)
 
 
 def tidy(kernel: Kernel, env: Env) -> Kernel:

@@ -9,7 +9,7 @@ from loopfuse.analysis.env import Env
 from loopfuse.diag import Span
 from loopfuse.dtypes import I64
 from loopfuse.ir import Affine, Const, Expr, Kernel, Let, Load, Loop, Mode, Ref, Stmt, Store
-from loopfuse.rewrite import Names, binders, exprs, free_names, subexprs, walk
+from loopfuse.rewrite import Names, expr_names, exprs, polys, subexprs, walk
 from loopfuse.sizes import Poly
 
 FOLLOWED = ("constant", "checked")  # modes under which an element, if it is touched at all, is the subscript's own
@@ -40,15 +40,13 @@ class Accesses:
 
 @dataclass
 class Scope:
-    """What the joining of two kernels knows: the surroundings, integer lets as polynomials, and what was looked up.
+    """What the joining of two kernels knows: the surroundings, and integer lets as polynomials.
 
-    `joined` counts the pairs of loops that became one. The caches keep the statements that they are about alive, so that an id is never another statement's.
+    `joined` counts the pairs of loops that became one.
     """
 
     env: Env
     affine: dict[str, Poly] = field(default_factory=dict)
-    known: dict[int, tuple[Loop, Accesses]] = field(default_factory=dict)
-    named: dict[int, tuple[Stmt, Names, frozenset[str]]] = field(default_factory=dict)
     joined: int = 0
 
     def learn(self, kernel: Kernel) -> None:
@@ -71,14 +69,22 @@ class Scope:
 
     def accesses(self, loop: Loop) -> Accesses:
         """The accesses of a loop, all depths together."""
-        found = self.known.get(id(loop))
+        known = self.env.accesses
+        found = known.get(id(loop))
         if found is None:
-            found = self.known[id(loop)] = (loop, self._collect(loop))
-        return found[1]
+            found = known[id(loop)] = (loop, self._collect(loop))
+        made: Accesses = found[1]
+        return made
 
     def _collect(self, loop: Loop) -> Accesses:
         made = Accesses({}, {})
-        for stmt in walk((loop,)):
+        for stmt in (*loop.body, loop):
+            if isinstance(stmt, Loop) and stmt is not loop:
+                inner = self.accesses(stmt)
+                for whole, part in ((made.stores, inner.stores), (made.loads, inner.loads)):
+                    for buffer, found in part.items():
+                        whole.setdefault(buffer, []).extend(found)
+                continue
             if isinstance(stmt, Store) and not stmt.absorb:
                 modes = stmt.modes or (None,) * len(stmt.subs)
                 self._add(made.stores, stmt.buffer, stmt.subs, modes, stmt.span)
@@ -94,14 +100,38 @@ class Scope:
 
     def names(self, stmt: Stmt) -> tuple[Names, frozenset[str]]:
         """What a statement uses, and what it defines for the statements after it in its block."""
-        found = self.named.get(id(stmt))
+        known = self.env.named
+        found = known.get(id(stmt))
         if found is None:
-            used = free_names((stmt,))
-            made = used.stores.union(binders(stmt))
-            if isinstance(stmt, Loop):
-                made -= {d.id for d in stmt.dims}
-            found = self.named[id(stmt)] = (stmt, used, made)
+            found = known[id(stmt)] = (stmt, *self._names(stmt))
         return found[1], found[2]
+
+    def _names(self, stmt: Stmt) -> tuple[Names, frozenset[str]]:
+        own = expr_names(*exprs(stmt))
+        if isinstance(stmt, Let):
+            return own, frozenset((stmt.id,))
+        if isinstance(stmt, Store):
+            target = frozenset((stmt.buffer,))
+            return Names(own.values, own.loads, target), target
+        values, loads, stores = set(own.values), set(own.loads), set[str]()
+        inner = {d.id for d in stmt.dims} | {a.id for a in stmt.accs}
+        for part in stmt.body:
+            used, _ = self.names(part)
+            values |= used.values
+            loads |= used.loads
+            stores |= used.stores
+            if isinstance(part, Let):
+                inner.add(part.id)
+            elif isinstance(part, Loop):
+                inner |= {a.id for a in part.accs}
+        values -= inner
+        loads -= inner
+        stores -= inner
+        for poly in polys(stmt):
+            values |= poly.names
+        values -= {d.id for d in stmt.dims}
+        made = stores | {a.id for a in stmt.accs}
+        return Names(frozenset(values), frozenset(loads), frozenset(stores)), frozenset(made)
 
     def needs(self, later: Stmt, earlier: Stmt) -> bool:
         """Whether a statement uses what an earlier one of its block defines (or both absorb into one accumulator)."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from loopfuse.decisions import Kind
 from loopfuse.ir import Kernel, Load, Loop, Op, Store
-from loopfuse.rewrite import expr_names, free_names, subexprs, walk
+from loopfuse.passes.merge.accesses import Scope
+from loopfuse.rewrite import expr_names, subexprs, walk
 
 
 def contractions(kernel: Kernel) -> list[Loop]:
@@ -29,10 +30,10 @@ def _product(store: Store) -> bool:
     return all(sides) and all(a - b for a, b in (sides, sides[::-1]))
 
 
-def kind_of(a: Kernel, b: Kernel) -> Kind:
+def kind_of(a: Kernel, b: Kernel, scope: Scope) -> Kind:
     """The kind of a fusion of `a`, which comes first, with `b`."""
-    first, second = free_names(a.body), free_names(b.body)
-    if not first.stores & second.loads:
+    stored = {n for s in a.body for n in scope.names(s)[0].stores}
+    if stored.isdisjoint(n for s in b.body for n in scope.names(s)[0].loads):
         return "horizontal"
     before, after = contractions(a), contractions(b)
     folds = [any(isinstance(s, Loop) and s.accs for s in walk(k.body)) for k in (a, b)]
