@@ -15,7 +15,7 @@ import numpy as np
 
 from loopfuse.backends import reference
 from loopfuse.backends.reference import Bounded, Online, Result, agrees
-from loopfuse.bind import Bound
+from loopfuse.bind import Bound, buffer_bytes
 from loopfuse.diag import CompilerError, UserError
 from loopfuse.driver import Lowered, plan_sizes, uncollected
 from loopfuse.generate import Array
@@ -27,6 +27,8 @@ from loopfuse.rewrite import walk_program
 # How repaired folds are run, and the tiles that tiled programs are run with.
 WAYS = (Online(1), Online(7), Online(64), Online(7, split=True))
 TILES = (3, 16)
+# Up to so many elements in all buffers every element's history is watched too, which takes long.
+WATCHED = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ class Judge:
 
     def _run(self, program: Program, tile: int, way: Online | None) -> Result:
         sizes = plan_sizes(program, tile) | self.bound.sizes
-        return reference.run(program, self._inputs(program), sizes, limit=self.limit, online=way, checked=way is None)
+        watched = way is None and sum(buffer_bytes(b, sizes) // b.dtype.itemsize for b in program.buffers) <= WATCHED
+        return reference.run(program, self._inputs(program), sizes, limit=self.limit, online=way, checked=watched)
 
 
 def repaired(program: Program) -> bool:
@@ -175,28 +178,29 @@ def _way(way: Online) -> str:
 
 
 def every_pass(lowered: Lowered, bound: Bound, passes: str | Iterable[Pass] = "default",
-               options: Options | None = None) -> Iterator[Row]:  # fmt: skip
+               options: Options | None = None, *, ranges: bool = True) -> Iterator[Row]:  # fmt: skip
     """Run passes one by one and judge each; the last row is the first that does not agree, if one does not.
 
-    Programs are verified after each pass, every access proved in range. Raises `UserError` as `driver.optimise`.
+    Programs are verified after each pass (with `ranges` every access is proved in range again). Raises `UserError` as `driver.optimise`.
     """
     chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
     options = options or Options(sizes=bound.sizes)
     judge = Judge(lowered.program, bound)
     program, result = lowered.program, judge.result
     for p in chosen:
-        row, result = attempt(p, program, options, judge, result)
+        row, result = attempt(p, program, options, judge, result, ranges=ranges)
         yield row
         if row.stage is None or not row.agrees:
             return
         program = row.stage.program
 
 
-def attempt(p: Pass, program: Program, options: Options, judge: Judge, before: Result) -> tuple[Row, Result]:
+def attempt(p: Pass, program: Program, options: Options, judge: Judge, before: Result, *,
+            ranges: bool = True) -> tuple[Row, Result]:  # fmt: skip
     """Run one pass, verify and judge it; the row and the results."""
     try:
         with uncollected():
-            stage = run_pass(p, program, options, ranges=True)
+            stage = run_pass(p, program, options, ranges=ranges)
     except UserError:
         raise
     except CompilerError as why:
