@@ -154,15 +154,22 @@ def in_window(memory: Memory) -> Iterator[Problem]:
             names = set().union(*(p.names for p in (*low, *high))) - memory.sizes
             if any(memory.v.visible(n, access.site.inside) is None for n in names):
                 continue
-            for known, place in _places(access, axis, buffer.shape[axis]):
-                if not all(known.nonneg(place - p) for p in low) or not all(known.nonneg(p - 1 - place) for p in high):
+            extent = buffer.shape[axis]
+            for known, place in _places(access, axis, extent):
+                # An element that is touched is one of the array, so bounds outside the array hold by themselves.
+                if not all(known.nonneg(-p) or (place is not None and known.nonneg(place - p)) for p in low) or not all(
+                    known.nonneg(p - extent) or (place is not None and known.nonneg(p - 1 - place)) for p in high
+                ):
                     text = _shown(access.subs[axis])
                     yield f"`{text}` may be outside the window of axis {axis} of `{buffer.id}`", access.site
                     break
 
 
-def _places(access: Guarded, axis: int, extent: Poly) -> Iterator[tuple[Facts, Poly]]:
-    """Where an access lands on an axis, case by case, each with what holds in that case."""
+def _places(access: Guarded, axis: int, extent: Poly) -> Iterator[tuple[Facts, Poly | None]]:
+    """Where an access lands on an axis, case by case, each with what holds in that case.
+
+    None: anywhere on the axis, where it is mirrored or wrapped more than once.
+    """
     poly, mode = access.facts.poly(access.subs[axis]), access.modes[axis]
     if poly is None:
         poly = Poly.of("?")
@@ -182,4 +189,11 @@ def _places(access: Guarded, axis: int, extent: Poly) -> Iterator[tuple[Facts, P
         "symmetric": (-poly - 1, 2 * extent - 1 - poly),
     }[mode.kind]
     for case, image in zip((below, above), images, strict=True):
-        yield access.facts.assume(case), image
+        known = access.facts.assume(case)
+        if mode.kind == "edge":
+            yield known, image
+            continue
+        beyond = (case is below) != (mode.kind == "wrap")  # the side at which an image may be outside again
+        again = Op("ge", (Affine(image if beyond else -image - 1), Affine(extent if beyond else ZERO)), BOOL)
+        yield known.assume(again, False), image
+        yield known.assume(again), None

@@ -140,6 +140,7 @@ class Positions:
         inside: list[tuple[Mode, Array]] = []
         for axis, sub in enumerate(self._subs):
             at = sub.number(f)
+            keep: Array | None = None
             if sub.mode is None:
                 at = self._checked(f, at, sub.extent)
             elif sub.extent == 0 and sub.mode.kind not in ("constant", "checked"):
@@ -150,8 +151,10 @@ class Positions:
                     inside.append((sub.mode, np.asarray(keep)))
             for low, high, place in self._window:
                 if place == axis:
-                    self._within(f, at, low(f), high(f))
+                    self._within(f, at, low(f), high(f), keep)
             if st.windowed:
+                if keep is not None:
+                    at = np.where(keep, at, st.origin[axis])
                 at = np.remainder(at, st.modulus[axis]) if st.modulus[axis] else at - st.origin[axis]
             total = total + at * st.strides[axis]
         for place, index in enumerate(self._stored.batch, len(self._subs)):
@@ -199,8 +202,10 @@ class Positions:
             return np.clip(array, 0, max(extent - 1, 0))
         return at
 
-    def _within(self, f: Frame, at: Any, low: Any, high: Any) -> None:
+    def _within(self, f: Frame, at: Any, low: Any, high: Any, keep: Array | None = None) -> None:
         bad = np.asarray((at < low) | (at >= high))
+        if keep is not None:
+            bad = bad & keep
         if f.mask is not None:
             bad = bad & f.mask.array()
         # What is evaluated beside the outcome of an undecided condition may be out of range; it is not used.
