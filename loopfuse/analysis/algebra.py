@@ -25,7 +25,8 @@ DEPTH, PARTS, NODES = 60, 16, 400
 
 
 class Inseparable(Exception):
-    """A term is no sum of products; `node` is the part of it that is none, and `why` says so in words."""
+    """A term is no sum of products; `node` is the part of it that is none, and `why` goes on from its text in words,
+    where `{result}` stands for what the earlier fold computes."""
 
     def __init__(self, node: Expr, why: str) -> None:
         super().__init__(why)
@@ -209,16 +210,16 @@ class Terms:
         if side != MIXED:
             return [Part(expr)]
         if depth > DEPTH:
-            raise Inseparable(expr, "the term is too long to take apart")
+            raise Inseparable(expr, "and the term is too long to take apart")
         if isinstance(expr, Ref):
             if expr.id not in self.lets:
-                raise Inseparable(expr, "an inner fold reads both")
+                raise Inseparable(expr, "which an inner fold computes from both")
             return self.split(self.lets[expr.id], depth + 1)
         choice = arms(expr)
         if choice is not None:
             return self._choice(expr, choice, depth)
         if not isinstance(expr, Op):
-            raise Inseparable(expr, "a subscript depends on it")
+            raise Inseparable(expr, "whose subscript depends on both")
         if is_negation(expr):
             inner = self.split(expr.args[0], depth + 1)
             return [replace(p, expr=number(-1, expr.dtype) if p.expr is None else negated(p.expr)) for p in inner]
@@ -234,7 +235,7 @@ class Terms:
         law = power_law(expr)
         if law is not None:
             return self._power(expr, law, depth)
-        raise Inseparable(expr, "it is no product of a function of the one and a function of the other")
+        raise Inseparable(expr, "which is no product of a function of the element and one of the {result}")
 
     def _sum(self, expr: Op, difference: bool, depth: int) -> list[Part]:
         a, b = expr.args
@@ -258,7 +259,7 @@ class Terms:
 
     def _few(self, expr: Expr, parts: list[Part]) -> list[Part]:
         if len(parts) > PARTS:
-            raise Inseparable(expr, "it has too many summands")
+            raise Inseparable(expr, "which has too many summands")
         return parts
 
     def _product(self, expr: Op, a: Expr, b: Expr, depth: int) -> list[Part]:
@@ -268,9 +269,11 @@ class Terms:
         for p in left:
             for q in right:
                 if p.powers and q.powers:
-                    raise Inseparable(expr, "two of its factors are exponentials of results")
+                    raise Inseparable(expr, "where two factors are exponentials of results")
                 if (p.powers or q.powers) and (p.centres or q.centres):
-                    raise Inseparable(expr, "it multiplies an exponential of one result and a difference from another")
+                    raise Inseparable(
+                        expr, "which multiplies an exponential of one result and a difference from another"
+                    )
                 made.append(
                     Part(times(p.expr, q.expr, expr), p.outer + q.outer, p.powers + q.powers, p.centres + q.centres,
                          p.conds + q.conds, p.lazy or q.lazy)
@@ -281,7 +284,7 @@ class Terms:
         a, b = expr.args
         side = self.side(b)
         if side == MIXED:
-            raise Inseparable(expr, "its divisor mixes the two")
+            raise Inseparable(expr, "whose divisor mixes the element and the {result}")
         made = []
         for p in self.split(a, depth + 1):
             if side == RESULT:
@@ -294,7 +297,7 @@ class Terms:
     def _choice(self, expr: Expr, choice: tuple[Expr, Expr, Expr], depth: int) -> list[Part]:
         cond, then, other = choice
         if self.side(cond) & RESULT:
-            raise Inseparable(cond, "a condition depends on it")
+            raise Inseparable(cond, "which decides between two values")
         zero = number(0, expr.dtype)
         yes = [] if is_number(then, 0) else self.split(then, depth + 1)
         no = [] if is_number(other, 0) else self.split(other, depth + 1)
@@ -339,7 +342,7 @@ class Terms:
         if self.side(expr) != MIXED:
             return [Piece(1, expr)]
         if depth > DEPTH:
-            raise Inseparable(expr, "the term is too long to take apart")
+            raise Inseparable(expr, "and the term is too long to take apart")
         if isinstance(expr, Ref) and expr.id in self.lets:
             return self.addends(self.lets[expr.id], depth + 1)
         kind = arithmetic(expr)
@@ -358,7 +361,7 @@ class Terms:
                 if self.side(b) == FREE:
                     by = (b, kind == "quotient")
                     return [replace(p, scale=(*p.scale, by)) for p in self.addends(a, depth + 1)]
-        raise Inseparable(expr, "it is no sum of a function of the one and a function of the other")
+        raise Inseparable(expr, "which is no sum of a function of the element and one of the {result}")
 
     # -- equality of real expressions ---------------------------------------------------------------------------------
 
@@ -391,7 +394,7 @@ class Terms:
         """The expression with those lets put in that mix the two sides."""
         free = self.expand(expr, lambda name: self.sides.get(name, FREE) != MIXED)
         if free is None:
-            raise Inseparable(expr, "the term is too long to take apart")
+            raise Inseparable(expr, "and the term is too long to take apart")
         return free
 
     def monomials(self, pieces: list[Piece]) -> dict[tuple[str, ...], int] | None:

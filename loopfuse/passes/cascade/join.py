@@ -50,7 +50,6 @@ class Obstacle:
     node: Expr | None
     why: str
     earlier: Acc
-    reads: bool = True
 
 
 def aligned(a: Loop, b: Loop) -> dict[str, str] | None:
@@ -114,8 +113,10 @@ class Joiner:
         stuck = free_names(body).loads & (tainted - {acc.id for acc in a.accs})
         stuck -= {n for s in after for n in binders(s)}
         if stuck:
-            return Obstacle(b.accs[0], None, f"it reads other elements of `{_first(body, stuck)}` than the one at hand",
-                            a.accs[0], False)  # fmt: skip
+            name = _first(body, stuck)
+            if name in free_names((a,)).stores:
+                return Obstacle(b.accs[0], None, f"it reads other elements of `{name}` than the one at hand", a.accs[0])
+            return Obstacle(b.accs[0], None, f"it reads `{name}`, which a loop between the two computes", a.accs[0])
         body = _common(own, body)
         terms = self._terms(a, own, after, body)
         shared = Shared(a, terms, self.env.fresh, self.proved, (*own, *body), {x.id: x for x in a.accs},
@@ -250,7 +251,11 @@ class Joiner:
         for stmt in body:
             if any(side(c) & RESULT for c in control(stmt)):
                 acc = next(iter(accs.values()))
-                raise _Stop(acc, next(c for c in control(stmt) if side(c) & RESULT), "a bound or subscript reads it")
+                raise _Stop(
+                    acc,
+                    next(c for c in control(stmt) if side(c) & RESULT),
+                    "which is a bound, a condition or a subscript",
+                )
             if isinstance(stmt, Let):
                 if not rewriter.terms.sides[stmt.id] & RESULT:
                     kept.append(stmt)
@@ -262,7 +267,7 @@ class Joiner:
             elif not stmt.absorb:
                 (late if side(stmt.value) & RESULT else kept).append(stmt)
             elif stmt.buffer in accs:
-                found = self._absorb(stmt, accs[stmt.buffer], made, rewriter)
+                found = self._absorb(stmt, accs, made, rewriter)
                 kept += [*found.lets, *found.absorbs]
             elif not side(stmt.value) & RESULT:
                 kept.append(stmt)
@@ -279,16 +284,19 @@ class Joiner:
                 staying.append(stmt)
         return staying, hoisted
 
-    def _absorb(self, stmt: Store, acc: Acc, made: dict[str, Rewritten], rewriter: Rewriter) -> Rewritten:
+    def _absorb(self, stmt: Store, accs: dict[str, Acc], made: dict[str, Rewritten], rewriter: Rewriter) -> Rewritten:
         """An absorption, rewritten; all absorptions into one accumulator must be alike or independent."""
+        acc = accs[stmt.buffer]
         try:
             found = rewriter.rewrite(acc, stmt)
         except Inseparable as stop:
             raise _Stop(acc, stop.node, stop.why) from None
         known = made.get(acc.id)
         if known is not None and (known.value is not None or found.value is not None or found.accs != known.accs):
-            raise _Stop(acc, stmt.value, "it absorbs several terms")
+            raise _Stop(acc, stmt.value, "beside other terms that it absorbs")
         made[acc.id] = found
+        if found.value is not None and any(x.repair is not None for x in accs.values()):
+            raise _Stop(acc, stmt.value, "while others follow it already")
         return found
 
     def _late(self, b: Loop, late: list[Store], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

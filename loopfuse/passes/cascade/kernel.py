@@ -17,6 +17,7 @@ from loopfuse.printer import print_expr
 from loopfuse.rewrite import exprs, free_names, subexprs, walk
 
 Take = Callable[[str], bool]
+Refused = dict[tuple[int, int], tuple[Stmt, Stmt]]  # by identity; the statements are kept alive
 
 
 def cascade_kernel(kernel: Kernel, env: Env, live: frozenset[str], take: Take | None = None
@@ -54,7 +55,7 @@ class _Worker:
                 stmt = stmt if inner is stmt.body else replace(stmt, body=inner)
             made.append(stmt)
         stmts = body if all(a is b for a, b in zip(body, made, strict=True)) else tuple(made)
-        refused: set[tuple[int, int]] = set()
+        refused: Refused = {}
         second = 1
         while second < len(stmts):
             for first in range(second):
@@ -66,7 +67,7 @@ class _Worker:
         return stmts
 
     def _try(self, stmts: tuple[Stmt, ...], first: int, second: int, around: tuple[Loop, ...],
-             refused: set[tuple[int, int]]) -> tuple[Stmt, ...] | None:  # fmt: skip
+             refused: Refused) -> tuple[Stmt, ...] | None:  # fmt: skip
         """The block after its statements at two places became one loop, or None."""
         a, b = stmts[first], stmts[second]
         if not (isinstance(a, Loop) and isinstance(b, Loop) and a.accs and a.order == "par"):
@@ -84,13 +85,13 @@ class _Worker:
         if aligned(a, b) is None or any(_ordered(x) for x in (a, b)):
             return None
         found = Joiner(self.env, around, self.strict).join(tried, first, second)
-        refused.add((id(a), id(stmts[second])))
+        refused[id(a), id(stmts[second])] = a, stmts[second]
         if isinstance(found, Obstacle):
             cause = explain(found)
             if cause not in self.causes:
                 self.causes.append(cause)
             return None
-        said = [(acc, how) for acc, how in found.how]
+        said = found.how
         text = "; ".join(f"{_called(acc)} joins the loop of {_called(a.accs[0])}{': ' + how if how else ''}"
                          for acc, how in said)  # fmt: skip
         if self.take is not None and not self.take(text):
@@ -132,13 +133,12 @@ def explain(found: Obstacle) -> Cause:
     for item in (found.node, found.acc, found.earlier):
         if item is not None and item.span is not None and item.span not in spans:
             spans.append(item.span)
-    if found.reads and found.node is not None:
-        message = (
-            f"the {_word(found.acc)} {_called(found.acc)} reads {_called(found.earlier)} inside `{_text(found.node)}`"
-        )
-        message += f": {found.why}"
+    called, earlier = _called(found.acc), _called(found.earlier)
+    if found.node is not None:
+        why = found.why.replace("{result}", _word(found.earlier))
+        message = f"{called} reads {earlier} inside `{_text(found.node)}`, {why}"
     else:
-        message = f"{_called(found.acc)} follows {_called(found.earlier)}: {found.why}"
+        message = f"{called} cannot join the loop of {earlier}: {found.why}"
     word = _word(found.earlier)
     return Cause("cascade", message, detail=f"`{found.acc.id}` after `{found.earlier.id}`",
                  lift=f"compute the {word} in a pass of its own: the row is read twice", spans=tuple(spans))  # fmt: skip

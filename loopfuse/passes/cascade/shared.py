@@ -136,10 +136,10 @@ class Shared:
         """A result as an expression over scalar accumulators of the loop and constants, as a repair may hold."""
         whole = self.terms.expand(value)
         if whole is None:
-            raise Inseparable(value, "the term is too long to take apart")
+            raise Inseparable(value, "and the term is too long to take apart")
         names = expr_names(whole)
         if names.loads or not names.values <= {a.id for a in self.earlier.values() if not a.shape}:
-            raise Inseparable(value, "a repair cannot compute it")
+            raise Inseparable(value, "which a repair cannot compute")
         return whole
 
     def inside(self, value: Expr) -> Expr:
@@ -150,7 +150,7 @@ class Shared:
                 return node
             if node.id not in self.copies:
                 if node.id not in self.terms.lets:
-                    raise Inseparable(value, "it is known only after another loop")
+                    raise Inseparable(value, "which is known only after another loop")
                 made = Ref(self.fresh(node.id), node.dtype)
                 self.heads.append(Let(made.id, self.inside(self.terms.lets[node.id])))
                 self.copies[node.id] = made
@@ -167,17 +167,17 @@ class Shared:
             return self.pivots[whole]
         any_at_all = self.executed()
         if any_at_all is self.ran is not None or any(len(d.lo) != 1 for d in self.loop.dims):
-            raise Inseparable(element, "there may be no first element to measure from")
+            raise Inseparable(element, "and there may be no first element to measure from")
         needed = _slice(self.inner, element)
         stored = {s.buffer for s in walk(self.inner) if isinstance(s, Store) and not s.absorb}
         known = list(dict.fromkeys(n for t in walk(needed) for n in binders(t)))
         used = expr_names(element).all | free_names(needed).all
         if used & stored:
-            raise Inseparable(element, "the first element is stored by the loop itself")
+            raise Inseparable(element, "and the loop itself stores what the element is made of")
         inside = {n for s in self.inner if isinstance(s, Loop) for t in walk((s,)) for n in binders(t)}
         inside -= {a.id for s in self.inner if isinstance(s, Loop) for a in s.accs}
         if expr_names(element).all & inside:
-            raise Inseparable(element, "the element varies along another loop, too")
+            raise Inseparable(element, "which varies along another loop, too")
         names = {n: self.fresh(n) for n in known}
         starts: dict[str, Poly] = {}
         for dim in self.loop.dims:
@@ -204,7 +204,7 @@ class Shared:
             if source in free_names(self.loop.body).values or any(
                 a.repair is not None and f"{source}.old" in expr_names(a.repair).values for a in self.loop.accs
             ):
-                raise Inseparable(element, "the sum is read while it runs")
+                raise Inseparable(element, "and the sum is read while it runs")
             pivot = self.pivot(element)
             self.offsets[source] = Offset(self.fresh(source), self.fresh("d"), pivot, acc.dtype)
         return self.offsets[source]

@@ -76,24 +76,28 @@ class Rewriter:
             Inseparable: its term cannot be taken apart, or not without loss.
         """
         made = Rewritten()
+        if store.at is not None and self.terms.side(store.at) & RESULT:
+            raise Inseparable(store.at, "which is a position")
         if not self.terms.side(store.value) & RESULT:
             made.accs, made.absorbs = [acc], [store]
             return made
+        if acc.repair is not None:
+            raise Inseparable(store.value, "and follows another accumulator already")
         if direction(acc):
             self._bound(acc, store, made)
         elif is_sum(acc):
             parts = self.terms.split(store.value)
             if acc.shape and (len(parts) > 1 or any(p.centres for p in parts)):
-                raise Inseparable(store.value, "several arrays would have to be summed in place of one")
+                raise Inseparable(store.value, "where several arrays would have to be summed in place of one")
             for part in parts:
                 self._part(acc, store, part, len(parts) == 1, made)
         else:
-            raise Inseparable(store.value, f"a {MONOIDS[acc.monoid].name} of products is not a product")
+            raise Inseparable(store.value, f"and a {MONOIDS[acc.monoid].name} cannot be taken of its parts")
         return made
 
     def _inexact(self, node: Expr, what: str) -> None:
         if self.strict:
-            raise Inseparable(node, f"{what} changes rounding, which `numerics strict` forbids")
+            raise Inseparable(node, f"and {what} changes rounding, which `numerics strict` forbids")
 
     def _absorb(self, made: Rewritten, acc: Acc, value: Expr, store: Store) -> None:
         made.accs.append(acc)
@@ -108,11 +112,11 @@ class Rewriter:
             node = self.terms.lets[node.id]
         kind = arithmetic(node)
         if kind not in ("sum", "difference") or not isinstance(node, Op):
-            raise Inseparable(node, "it is no sum of a function of the one and a function of the other")
+            raise Inseparable(node, "which is no sum of a function of the element and one of the {result}")
         a, b = node.args
         sides = [self.terms.side(x) for x in (a, b)]
         if sides.count(RESULT) != 1 or 3 in sides:
-            raise Inseparable(node, "it is no sum of a function of the one and a function of the other")
+            raise Inseparable(node, "which is no sum of a function of the element and one of the {result}")
         first = sides[0] != RESULT
         element, result = (a, b) if first else (b, a)
         flipped = not first and kind == "difference"
@@ -206,7 +210,7 @@ class Rewriter:
         if any(self._peak(other, part.conds)[0] is None for other in part.powers[1:]):
             peak = None
         if peak is None:
-            raise Inseparable(power.node, "no maximum of the same elements bounds its argument, and it may overflow")
+            raise Inseparable(power.node, "which may overflow: the {result} is no bound of its argument")
         piece, source, guarded = peak
         pole = number(float("-inf") * direction(source), source.dtype)
         whole = self.shared.over_accs(piece.value)
@@ -235,7 +239,7 @@ class Rewriter:
         moved = Op(node.op, (_sum_of([replace(c, sign=-c.sign) for c in change]),), node.dtype)
         mine = Ref("self", acc.dtype)
         if node.dtype != acc.dtype:
-            raise Inseparable(node, f"it is {node.dtype} and summed in {acc.dtype}")
+            raise Inseparable(node, f"which is {node.dtype} and summed in {acc.dtype}")
         scaled = Op(power.law.image, (mine, moved), acc.dtype)
         repaired = replace(acc, repair=Select(Op("ne", (old, new), BOOL), scaled, mine))
         hole = Op("eq", (Ref(source.id, source.dtype), pole), BOOL) if guarded else None
@@ -348,7 +352,7 @@ class Rewriter:
         a, b = part.centres
         wanted = times(a.node, b.node)
         if part.expr != wanted or part.lazy:
-            raise Inseparable(store.value, "squares of deviations are merged only where all weigh the same")
+            raise Inseparable(store.value, "and squares of deviations are merged only where all weigh the same")
         means = [self._mean(c) for c in (a, b)]
         count = self.shared.count()
         deviations, moves = [], []
@@ -381,7 +385,7 @@ class Rewriter:
     def _mean(self, centre: Centre) -> str:
         """The sum of which the centre's result is the mean."""
         whole = self.terms.expand(centre.result)
-        wrong = Inseparable(centre.node, "the square is merged only about the mean of the same elements")
+        wrong = Inseparable(centre.node, "which is no deviation from the mean of the same elements")
         kind = arithmetic(whole) if whole is not None else None
         if not isinstance(whole, Op) or kind not in ("quotient", "product") or not isinstance(whole.args[0], Ref):
             raise wrong
@@ -407,7 +411,7 @@ def _opposite(acc: Acc) -> str:
         for law in row.homomorphisms:
             if law.source == op and is_negation(Op(row.name, (Ref("", acc.dtype),), acc.dtype)):
                 return next(m.name for m in MONOIDS.values() if m.op == law.image and not m.positional)
-    raise Inseparable(Ref(acc.id, acc.dtype), "its order cannot be turned round")
+    raise Inseparable(Ref(acc.id, acc.dtype), "whose order cannot be turned round")
 
 
 def _signed(expr: Expr, sign: int) -> Expr:
