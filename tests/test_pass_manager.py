@@ -20,7 +20,19 @@ from loopfuse.passes.manager import run_passes, select
 from loopfuse.reader import parse_program
 
 SCRIPT = Path(__file__).parent / "scripts" / "06_softmax.lf"
-ORDER = ["constprop", "simplify", "dce", "cse", "distribute", "fuse", "cascade", "contract", "bodies", "peephole", "widen"]
+ORDER = [
+    "constprop",
+    "simplify",
+    "dce",
+    "cse",
+    "distribute",
+    "fuse",
+    "cascade",
+    "contract",
+    "bodies",
+    "peephole",
+    "widen",
+]
 PROGRAM = """program p(N)
 buf x: f32[N] in
 buf y: f32[N] out
@@ -125,7 +137,10 @@ def test_a_users_error_passes_through() -> None:
 def test_loop_ir_as_such() -> None:
     stages = driver.optimise_ir(parse_program(PROGRAM), Options(specialise={"N": 3}), "constprop")
     assert [s.name for s in stages] == ["constprop"]
-    assert "par i < 3" in str(stages[0].program.kernels) or stages[0].program.kernels[0].body[0].dims[0].hi[0].constant == 3  # type: ignore[union-attr]
+    assert (
+        "par i < 3" in str(stages[0].program.kernels)
+        or stages[0].program.kernels[0].body[0].dims[0].hi[0].constant == 3
+    )  # type: ignore[union-attr]
 
 
 @pytest.fixture

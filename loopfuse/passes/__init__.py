@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, Steps
+from loopfuse.passes.bodies import PASS as BODIES
+from loopfuse.passes.cascade import PASS as CASCADE
 from loopfuse.passes.constprop import PASS as CONSTPROP
+from loopfuse.passes.cse import PASS as CSE
 from loopfuse.passes.dce import PASS as DCE
+from loopfuse.passes.distribute import PASS as DISTRIBUTE
 from loopfuse.passes.manager import Stage, insert, run_passes, select
+from loopfuse.passes.simplify import PASS as SIMPLIFY
+from loopfuse.passes.widen import PASS as WIDEN
 
 __all__ = ["PIPELINE", "Options", "Outcome", "Pass", "Remark", "Stage", "Steps", "pipeline", "register", "run_passes",
            "selection", "unregister"]  # fmt: skip
 
 PIPELINE: tuple[Pass, ...] = (
     CONSTPROP,
+    SIMPLIFY,
     DCE,
+    CSE,
+    DISTRIBUTE,
+    CASCADE,
+    BODIES,
+    WIDEN,
 )
 
 _registered: list[tuple[Pass, str | None]] = []
