@@ -84,7 +84,7 @@ program attention(B, S, D)
 buf q: f16[B, S, D] in
 buf k: f16[B, S, D] in
 buf v: f16[B, S, D] in
-buf out: f16[B, S, D] out
+buf ctx: f16[B, S, D] out
 kernel k1
   par n < B, i < S
     fold j < S
@@ -102,7 +102,7 @@ kernel k1
         o[d] <- p * f32(v[n, j, d])
     l.1 = nan:f32 if m == -inf:f32 else l
     par d < D
-      out[n, i, d] = f16(o[d] / l.1)
+      ctx[n, i, d] = f16(o[d] / l.1)
 """
 
 TEXTS["linear gelu colsum"] = """
@@ -255,24 +255,24 @@ kernel k1
 
 TEXTS["conv"] = """
 program conv(B, H, W, C, K)
-buf in: bf16[B, H, W, C] in
+buf img: bf16[B, H, W, C] in
 buf w: bf16[3, 3, C, K] in
 buf sc: f32[K] in
 buf sh: f32[K] in
 buf res: bf16[B, H, W, K] in
-buf out: bf16[B, H, W, K] out
+buf act: bf16[B, H, W, K] out
 kernel k1
   par n < B, y < H, x < W, o < K
     fold u < 3, v < 3, c < C
       acc a: f32 sum
-      a <- f32(in[n, y + u - 1 ~constant 0.0bf16, x + v - 1 ~constant 0.0bf16, c]) * f32(w[u, v, c, o])
+      a <- f32(img[n, y + u - 1 ~constant 0.0bf16, x + v - 1 ~constant 0.0bf16, c]) * f32(w[u, v, c, o])
     t = a * sc[o] + sh[o]
-    out[n, y, x, o] = bf16(maximum(t + f32(res[n, y, x, o]), 0.0f32))
+    act[n, y, x, o] = bf16(maximum(t + f32(res[n, y, x, o]), 0.0f32))
 """
 
 TEXTS["conv statistics"] = """
 program conv(B, H, W, C, K)
-buf in: bf16[B, H, W, C] in
+buf img: bf16[B, H, W, C] in
 buf w: bf16[3, 3, C, K] in
 buf y: bf16[B, H, W, K] out
 buf mean: f32[K] out
@@ -284,7 +284,7 @@ kernel k1
       acc q: f32 sum
       fold u < 3, v < 3, c < C
         acc a: f32 sum
-        a <- f32(in[n, i + u - 1 ~constant 0.0bf16, j + v - 1 ~constant 0.0bf16, c]) * f32(w[u, v, c, o])
+        a <- f32(img[n, i + u - 1 ~constant 0.0bf16, j + v - 1 ~constant 0.0bf16, c]) * f32(w[u, v, c, o])
       y[n, i, j, o] = bf16(a)
       s <- a
       q <- a * a
@@ -314,17 +314,17 @@ kernel k1
 
 TEXTS["blur"] = """
 program blur(H, W, TY, TX)
-size TY plan
-size TX plan
+size TY plan >= 1
+size TX plan >= 1
 buf img: f32[H, W] in
 buf t: f32[H, W] local window [max(0, y0 - 1):min(H, y0 + TY + 1), x0:min(W, x0 + TX)]
-buf out: f32[H, W] out
+buf pix: f32[H, W] out
 kernel k1
   par y0 < H step TY, x0 < W step TX
     par y in max(0, y0 - 1) .. min(H, y0 + TY + 1), x in x0 .. min(W, x0 + TX)
       t[y, x] = (img[y, x - 1 ~edge] + img[y, x] + img[y, x + 1 ~edge]) / 3.0f32
     par y in y0 .. min(H, y0 + TY), x in x0 .. min(W, x0 + TX)
-      out[y, x] = (t[y - 1 ~edge, x] + t[y, x] + t[y + 1 ~edge, x]) / 3.0f32
+      pix[y, x] = (t[y - 1 ~edge, x] + t[y, x] + t[y + 1 ~edge, x]) / 3.0f32
 """
 
 TEXTS["lstm"] = """
@@ -430,7 +430,7 @@ kernel k1
       acc l: f32 sum repair self * exp(m.old - m.new) if m.old != m.new else self
       s = f32(x[i, j])
       m <- s
-      l <- exp(s - m)
+      l <- exp(s - (0.0f32 if m == -inf:f32 else m))
     y[i] = log(l) + m - f32(x[i, lab[i]])
 """
 

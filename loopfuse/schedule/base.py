@@ -9,12 +9,12 @@ from functools import cached_property
 from math import prod
 
 from loopfuse.analysis.env import Env
+from loopfuse.analysis.footprint import union
 from loopfuse.analysis.sketch import Access, Level, Numbers, Sketch
 from loopfuse.decisions import Cause
 from loopfuse.devices import Device
 from loopfuse.diag import Span
 from loopfuse.ir import Buffer, Kernel, Let
-from loopfuse.schedule.footprint import union
 from loopfuse.schedule.plan import Guard, Plan, Refusal
 from loopfuse.sizes import Poly
 
@@ -84,7 +84,7 @@ class Ask:
         for b in self.sketch.read | self.sketch.written:
             for poly in self.buffers[b].shape if b in self.buffers else ():
                 named |= poly.names
-        return self.env.assumed & named
+        return (self.env.assumed & named) - {s.id for s in self.env.program.sizes if s.origin == "plan"}
 
     def size(self, buffer: str) -> int:
         """Bytes of an element."""

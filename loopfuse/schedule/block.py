@@ -48,5 +48,5 @@ def _guards(ask: Ask, work: int) -> tuple[Guard, ...]:
     """Sizes that are stand-ins may grow so far by themselves."""
     return tuple(
         Guard(f"{name} <= {ask.env.sizes[name] * MOST_WORK // max(1, work)}", "its loops in kernels of their own")
-        for name in sorted(ask.assumed)
+        for name in (s.id for s in ask.env.program.sizes if s.id in ask.assumed)
     )

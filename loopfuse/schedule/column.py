@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from loopfuse.analysis.footprint import union
 from loopfuse.analysis.sketch import Level
 from loopfuse.analysis.summary import summary
 from loopfuse.ir import Let, Loop, Store
@@ -23,7 +24,6 @@ from loopfuse.schedule.base import (
     refuse,
     traffic,
 )
-from loopfuse.schedule.footprint import union
 from loopfuse.schedule.model import Load, cost
 from loopfuse.schedule.plan import Launch, Plan, Refusal, Role
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
@@ -148,13 +148,7 @@ def _plan(ask: Ask, place: Level, folds: list[Level], whole: bool, needed: int) 
         registers=min(255, FIXED_REGISTERS + found.live * 2), launches=2 if split > 1 else 1,
         shared=min(device.shared, 2048 + held), ahead=64.0 if depth >= 4 else 16.0,
     ))  # fmt: skip
-    roles: dict[str, Role] = dict.fromkeys(grid, "grid")
-    if along:
-        roles[lanes[0]] = "vector"
-    for f in folds:
-        roles.update(dict.fromkeys(f.trips, "split" if split > 1 else "block"))
-        for nested in f.below():
-            roles.update(dict.fromkeys(nested.trips, "serial"))
+    roles = _roles(place, folds, lanes[0] if along else None, split)
     tree = "serial, block" if along else "vector, lanes, block"
     launches: tuple[Launch, ...] = (Launch("main", blocks, THREADS),)
     if split > 1:
@@ -166,6 +160,17 @@ def _plan(ask: Ask, place: Level, folds: list[Level], whole: bool, needed: int) 
         place=dict.fromkeys(sorted(ask.local), "shared"), workspace=workspace, assumed=ask.assumed,
         rounding=(("online folds",) if any(a.repair is not None for a in accs) else ()),
     )  # fmt: skip
+
+
+def _roles(place: Level, folds: list[Level], vector: str | None, split: int) -> dict[str, Role]:
+    roles: dict[str, Role] = dict.fromkeys(place.extents, "grid")
+    if vector is not None:
+        roles[vector] = "vector"
+    for f in place.children:
+        roles.update(dict.fromkeys(f.trips, "split" if split > 1 and f in folds else "block"))
+        for nested in f.below():
+            roles.update(dict.fromkeys(nested.trips, "serial"))
+    return roles
 
 
 def _again(ask: Ask, place: Level, tile: dict[str, int]) -> tuple[int, int]:

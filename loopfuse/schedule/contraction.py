@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from loopfuse.analysis.footprint import union
 from loopfuse.analysis.sketch import Access, Level
 from loopfuse.analysis.summary import Work, summary
 from loopfuse.rewrite import exprs, walk
 from loopfuse.schedule.base import Ask, agree, refuse
-from loopfuse.schedule.footprint import union
 from loopfuse.schedule.model import Load, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
 from loopfuse.schedule.products import Product, loads_in, products

@@ -13,9 +13,13 @@ from math import prod
 
 from loopfuse.analysis.sketch import Access, Level, Sketch, Term
 from loopfuse.analysis.summary import summary
+from loopfuse.dtypes import I64
 from loopfuse.ir import Expr, Op, Ref
+from loopfuse.ops import MONOIDS, OPS
 from loopfuse.schedule.base import Ask
 
+# What multiplies: it distributes over the sum, at integers exactly.
+MULTIPLIES = frozenset(n for n, row in OPS.items() if row.distributes_over(MONOIDS["sum"].op, I64))
 SMALL = 8  # trips of a sum that a matrix unit does not pay for
 
 
@@ -128,23 +132,21 @@ def _join(groups: list[tuple[frozenset[str], list[Expr]]], needs: frozenset[str]
 
 
 def factors(found: Sketch, root: Expr, folded: frozenset[str], level: Level) -> list[Expr]:
-    """The factors of a term, through multiplications, negations, casts between floats, and lets in the fold."""
+    """The factors of a term, through multiplications, casts between floats, and lets in the fold."""
     leaves: list[Expr] = []
     stack = [root]
     while stack:
         node = stack.pop()
         if isinstance(node, Ref) and node.id in found.lets and found.deps.get(node.id, frozenset()) & folded:
             stack.append(found.lets[node.id][0])
-        elif isinstance(node, Op) and node.op == "mul":
+        elif isinstance(node, Op) and node.op in MULTIPLIES:
             stack.extend(reversed(node.args))
-        elif isinstance(node, Op) and node.op == "neg":
-            stack.append(node.args[0])
         elif isinstance(node, Op) and node.op == "cast" and _widens(node):
             inner = _through(found, node.args[0])
-            if isinstance(inner, Op) and inner.op == "mul":
+            if isinstance(inner, Op) and inner.op in MULTIPLIES:
                 leaves.append(node)
             else:
-                stack.append(inner if isinstance(inner, Op) and inner.op in ("cast", "neg") else node.args[0])
+                stack.append(inner if isinstance(inner, Op) and inner.op == "cast" else node.args[0])
         else:
             leaves.append(node)
     return leaves
@@ -168,7 +170,7 @@ def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term) -
     """What the leaves are together: the widest type, the buffers behind them, whether anything is computed."""
     found = ask.sketch
     names: set[str] = set()
-    buffers: set[str] = set()
+    buffers: dict[str, None] = {}  # in the order met, so that ties do not hang on names
     computed = len(leaves) > 1
     stack = list(leaves)
     seen: set[str] = set()
@@ -178,7 +180,7 @@ def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term) -
         computed = computed or isinstance(node, Op)
         had = summary(node)
         for load in had.loads:
-            buffers.add(load.buffer)
+            buffers[load.buffer] = None
             if load.buffer in ask.buffers:
                 stored.append(ask.buffers[load.buffer].dtype.bits)
         for name in had.names - seen:

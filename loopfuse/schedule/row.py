@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from loopfuse.analysis.footprint import union
 from loopfuse.analysis.sketch import Access, Level
 from loopfuse.schedule.base import (
     FIXED_REGISTERS,
@@ -18,7 +19,6 @@ from loopfuse.schedule.base import (
     refuse,
     traffic,
 )
-from loopfuse.schedule.footprint import union
 from loopfuse.schedule.model import Load, cost
 from loopfuse.schedule.plan import Guard, Launch, Plan, Refusal, Role
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of

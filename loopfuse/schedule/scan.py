@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from loopfuse.analysis.footprint import union
 from loopfuse.analysis.sketch import Access, Level
 from loopfuse.schedule.base import (
     FIXED_REGISTERS,
@@ -19,7 +20,6 @@ from loopfuse.schedule.base import (
     refuse,
     traffic,
 )
-from loopfuse.schedule.footprint import union
 from loopfuse.schedule.model import Load, cost
 from loopfuse.schedule.plan import Launch, Plan, Refusal, Role
 from loopfuse.schedule.refusals import span_of, subscript

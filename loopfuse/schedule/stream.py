@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from loopfuse.analysis.footprint import union
 from loopfuse.analysis.sketch import Level, Term
 from loopfuse.schedule.base import Ask, agree, band, par_chain, refuse
-from loopfuse.schedule.footprint import union
 from loopfuse.schedule.masks import share
 from loopfuse.schedule.model import Load, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
