@@ -59,6 +59,10 @@ class Model:
             for (a, b), third in self.barred.items():
                 if a in group and b in group and (third is None or third not in group):
                     return None
+        return self.seconds(group)
+
+    def seconds(self, group: frozenset[int]) -> float:
+        """What it would cost if it were legal."""
         read = sum(self.bytes[m] for m in {m for n in group for m in self.reads[n]} - group)
         read += sum(self.inputs[i] for i in {i for n in group for i in self.fed[n]})
         written = sum(self.bytes[n] for n in group if n in self.outputs or any(

@@ -10,7 +10,7 @@ import pytest
 from fusion_graphs import Model
 
 from loopfuse.passes.fuse.partition import Components, Quotient, bits
-from loopfuse.passes.fuse.search import Effort, Graph, Partition, cheapest, search
+from loopfuse.passes.fuse.search import Effort, Graph, Partition, Ways, search
 
 HEURISTIC = Effort(exhaustive=False, budget=None)
 
@@ -22,7 +22,7 @@ def optimum(model: Model) -> float:
     total = 0.0
     for nodes in masks.components():
         groups = {m: c for m in masks.connected(nodes) if (c := model.cost(frozenset(bits(m)))) is not None}
-        total += sum(groups[m] for m in cheapest(masks, nodes, groups))
+        total += sum(groups[m] for m in Ways(masks, nodes, list(groups)).cheapest(groups))
     return total
 
 
@@ -121,6 +121,34 @@ def test_no_more_groups_are_costed_than_the_budget_allows_and_none_twice() -> No
     check(model, found)
     assert len(asked) == len(set(asked))
     assert sum(len(g) > 1 for g in asked) <= 40
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_bound_saves_questions_and_changes_nothing(seed: int) -> None:
+    model = Model(seed, 9)
+    asked: set[frozenset[int]] = set()
+
+    def cost(group: frozenset[int]) -> float | None:
+        asked.add(group)
+        return model.cost(group)
+
+    plain = search(model.graph(), cost, Effort(budget=None))
+    every = len(asked)
+    asked.clear()
+    found = search(model.graph(), cost, Effort(budget=None), lambda g: 0.9 * model.seconds(g))
+    check(model, found)
+    assert found.exact
+    assert found.cost == pytest.approx(plain.cost)
+    assert len(asked) < every
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_bound_does_not_lead_the_heuristic_astray(seed: int) -> None:
+    model = Model(seed, 12)
+    plain = search(model.graph(), model.cost, HEURISTIC)
+    found = search(model.graph(), model.cost, HEURISTIC, model.seconds)
+    check(model, found)
+    assert found.cost <= plain.cost * 1.02
 
 
 def test_two_nests_with_a_third_between_them_are_not_one_group() -> None:

@@ -82,6 +82,10 @@ class Components:
             found |= self._ancestors[n]
         return found
 
+    def closed(self, mask: int) -> int:
+        """A set with all that lies on paths between its members."""
+        return mask | sum(1 << n for n in bits(self.needs(mask) & ~mask) if self.needs(1 << n) & mask)
+
     def connected(self, nodes: int) -> Iterator[int]:
         """The sets of nodes that are connected and convex, of a small component."""
         members = list(bits(nodes))

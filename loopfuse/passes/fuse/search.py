@@ -15,11 +15,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import TypeVar
 
 from loopfuse.passes.fuse.partition import Components, Quotient, bits
 
 GroupCost = Callable[[frozenset[int]], float | None]
+Bound = Callable[[frozenset[int]], float]
+T = TypeVar("T")
 SMALL = 10  # nests in a component that is searched completely
+INFINITE = float("inf")
 WORD = (1 << 64) - 1
 MANY, KICKS = 64, (0.3, 0.6, 0.9, 1.0)  # the largest component whose groups are taken apart again, and how often each
 HUGE = 500  # the largest that is improved at all
@@ -59,10 +63,11 @@ class Effort:
     budget: int | None = 300
 
 
-def search(graph: Graph, cost: GroupCost, effort: Effort = Effort()) -> Partition:
+def search(graph: Graph, cost: GroupCost, effort: Effort = Effort(), least: Bound | None = None) -> Partition:
     """The best partition found; a nest without a cost of its own counts as free and stays alone.
 
-    `cost` is asked at most once for a group of two or more.
+    `cost` is asked at most once for a group of two or more. `least` is a cost that no group can stay below, cheap to
+    ask for: groups that can have no part in the best partition are then never costed.
     """
     order = sorted(range(len(graph.keys)), key=lambda n: (graph.keys[n], n))
     place = {n: i for i, n in enumerate(order)}
@@ -72,8 +77,12 @@ def search(graph: Graph, cost: GroupCost, effort: Effort = Effort()) -> Partitio
     whole = Components(after, links)
     found: list[int] = []
     total, exact = 0.0, True
+
+    def by_mask(function: Callable[[frozenset[int]], T]) -> Callable[[int], T]:
+        return lambda mask: function(frozenset(order[i] for i in bits(mask)))
+
     for component in whole.components():
-        problem = _Problem(whole, keys, lambda mask: cost(frozenset(order[i] for i in bits(mask))), effort, component)
+        problem = _Problem(whole, keys, by_mask(cost), by_mask(least) if least else None, effort, component)
         part, value, best = problem.solve()
         found += part
         total += value
@@ -95,10 +104,11 @@ def mix(*numbers: int) -> int:
 class _Problem:
     """One connected component: masks of nodes, and their costs as far as they were asked."""
 
-    def __init__(self, graph: Components, keys: list[int], cost: Callable[[int], float | None], effort: Effort,
-                 nodes: int) -> None:  # fmt: skip
+    def __init__(self, graph: Components, keys: list[int], cost: Callable[[int], float | None],
+                 least: Callable[[int], float] | None, effort: Effort, nodes: int) -> None:  # fmt: skip
         self.graph, self.keys, self.nodes, self.effort = graph, keys, nodes, effort
-        self.ask = cost
+        self.ask, self.least = cost, least
+        self.bounds: dict[int, float] = {}
         self.costs: dict[int, float | None] = {}
         self.asked = 0
         self.improved: dict[frozenset[int], list[int]] = {}
@@ -117,6 +127,15 @@ class _Problem:
         self.costs[mask] = found = 0.0 if alone and found is None else found
         return found
 
+    def bound(self, mask: int) -> float:
+        """What a group costs at least: its cost as far as that is known, infinite where it cannot be one kernel."""
+        if mask in self.costs or self.least is None or mask & (mask - 1) == 0:
+            found = self.cost(mask)
+            return INFINITE if found is None else found
+        if mask not in self.bounds:
+            self.bounds[mask] = self.least(mask)
+        return self.bounds[mask]
+
     def total(self, part: Iterable[int]) -> float:
         """The cost of a partition of legal groups."""
         return sum(sorted(self.cost(m) or 0.0 for m in part))
@@ -126,9 +145,8 @@ class _Problem:
         if self.size == 1:
             return [self.nodes], self.total([self.nodes]), True
         if self.effort.exhaustive and self.size <= SMALL:
-            groups = list(self.graph.connected(self.nodes))
-            if self.effort.budget is None or len(groups) - self.size <= self.effort.budget:
-                part = cheapest(self.graph, self.nodes, {m: c for m in groups if (c := self.cost(m)) is not None})
+            part = self.exact()
+            if part is not None:
                 return part, self.total(part), True
         restarts = max(1, min(self.effort.restarts, self.effort.restarts * 128 // self.size))
         best, least = self.start(self.singles(self.nodes), 0.0, 0)
@@ -136,6 +154,26 @@ class _Problem:
             width = 0.3 + 0.6 * (number - 1) / max(1, restarts - 2)
             best, least = min((best, least), self.start(self.singles(self.nodes), width, number), key=itemgetter(1))
         return *self.kick(best, least), False
+
+    def exact(self) -> list[int] | None:
+        """The best partition; None where the budget does not suffice to be certain.
+
+        The best partition under the bounds is the best of all once its groups have been costed: only such groups are.
+        """
+        groups = list(self.graph.connected(self.nodes))
+        budget = self.effort.budget
+        if self.least is None and budget is not None and len(groups) - self.size > budget:
+            return None
+        ways = Ways(self.graph, self.nodes, groups)
+        while True:
+            part = ways.cheapest({m: c for m in groups if (c := self.bound(m)) < INFINITE})
+            waiting = [m for m in part if m not in self.costs]
+            if not waiting:
+                return part
+            if budget is not None and self.asked + len(waiting) > budget:
+                return None
+            for mask in waiting:
+                self.cost(mask)
 
     @staticmethod
     def singles(mask: int) -> list[int]:
@@ -184,24 +222,30 @@ class _Problem:
         masks = quotient.masks
         keys = {g: self.key(m) for g, m in masks.items()}
         version = dict.fromkeys(masks, 0)
-        queue: list[tuple[float, int, int, int, int, int, int]] = []
+        queue: list[tuple[float, int, int, int, int, int, int, bool]] = []
 
         def push(a: int, b: int) -> None:
-            if not quotient.joinable(a, b):
-                return
-            joined, one, two = self.cost(masks[a] | masks[b]), self.cost(masks[a]), self.cost(masks[b])
-            if joined is None or one is None or two is None or joined >= (one + two) * (1 - TINY):
-                return
-            low, high = sorted((keys[a], keys[b]))
-            gain = (one + two - joined) * noise(low, high)
-            heapq.heappush(queue, (-gain, low, high, a, b, version[a], version[b]))
+            if quotient.joinable(a, b):
+                enter(a, b, self.bound(masks[a] | masks[b]))
+
+        def enter(a: int, b: int, joined: float) -> None:
+            apart = self.bound(masks[a]) + self.bound(masks[b])
+            if joined < apart * (1 - TINY):
+                low, high = sorted((keys[a], keys[b]))
+                certain = masks[a] | masks[b] in self.costs
+                gain = (apart - joined) * noise(low, high)
+                heapq.heappush(queue, (-gain, low, high, a, b, version[a], version[b], certain))
 
         for a in sorted(masks):
             for b in sorted(n for n in quotient.near(a) if n > a):
                 push(a, b)
         while queue:
-            *_, a, b, one, two = heapq.heappop(queue)
+            *_, a, b, one, two, certain = heapq.heappop(queue)
             if version.get(a) != one or version.get(b) != two or not quotient.joinable(a, b):
+                continue
+            if not certain:
+                joined = self.cost(masks[a] | masks[b])
+                enter(a, b, INFINITE if joined is None else joined)
                 continue
             group = quotient.join(a, b)
             keys[group] = (keys[a] + keys[b]) & WORD
@@ -235,17 +279,19 @@ class _Problem:
         """The groups to make of a group and others, where that gains: the first such change."""
         for taken, made in self.changes(a, owner):
             old = sum(self.cost(m) or 0.0 for m in taken) * (1 - TINY)
-            new = 0.0
-            for mask in made:
-                value = self.cost(mask)
-                new = float("inf") if value is None else new + value
-                if new >= old:
-                    break
-            if new < old:
-                rest = set(owner.values()).difference(taken)
-                if self.graph.acyclic([*rest, *made]):
-                    return made
+            if sum(map(self.bound, made)) >= old or not self.gains(made, old):
+                continue
+            rest = set(owner.values()).difference(taken)
+            if self.graph.acyclic([*rest, *made]):
+                return made
         return []
+
+    def gains(self, made: list[int], old: float) -> bool:
+        """Whether groups cost less than `old`; no more are costed than it takes to see that they do not."""
+        for mask in made:
+            if self.cost(mask) is None or sum(map(self.bound, made)) >= old:
+                return False
+        return True
 
     def beside(self, a: int, owner: dict[int, int]) -> list[int]:
         """The groups that a set touches, in order."""
@@ -284,25 +330,27 @@ class _Problem:
 # -- the optimum ------------------------------------------------------------------------------------------------------
 
 
-def cheapest(graph: Components, nodes: int, costs: dict[int, float]) -> list[int]:
-    """The partition of `nodes` into groups with costs that is cheapest of all: shortest way from the empty set to all
-    of them, through sets that hold what their members need. Every single node must have a cost."""
-    needs = {m: graph.needs(m) & nodes & ~m for m in costs}
-    groups = sorted(costs, key=lambda m: (m.bit_count(), m))
-    first: dict[int, list[int]] = {}
-    for mask in groups:
-        first.setdefault(mask & -mask, []).append(mask)
-    best: dict[int, tuple[float, int, int]] = {0: (0.0, 0, 0)}  # cost, the set before, the group added
-    layers: list[list[int]] = [[] for _ in range(nodes.bit_count() + 1)]
-    layers[0].append(0)
-    for layer in layers:
-        for held in layer:
-            value = best[held][0]
-            for low, found in first.items():
-                if held & low:
-                    continue
-                for mask in found:
-                    if mask & held or needs[mask] & ~held:
+class Ways:
+    """The ways to take a component apart into given groups; the groups must include every single node."""
+
+    def __init__(self, graph: Components, nodes: int, groups: list[int]) -> None:
+        self.nodes = nodes
+        self.needs = {m: graph.needs(m) & nodes & ~m for m in groups}
+        self.first: dict[int, list[int]] = {}
+        for mask in sorted(groups, key=lambda m: (-m.bit_count(), m)):
+            self.first.setdefault(mask & -mask, []).append(mask)
+
+    def cheapest(self, costs: dict[int, float]) -> list[int]:
+        """The partition that is cheapest of all: the shortest way from the empty set to all nodes, through sets that
+        hold what their members need. Groups without a cost are left out."""
+        best: dict[int, tuple[float, int, int]] = {0: (0.0, 0, 0)}  # cost, the set before, the group added
+        layers: list[list[int]] = [[] for _ in range(self.nodes.bit_count() + 1)]
+        layers[0].append(0)
+        for layer in layers:
+            for held in layer:
+                value = best[held][0]
+                for mask in (m for low, found in self.first.items() if not held & low for m in found):
+                    if mask & held or self.needs[mask] & ~held or mask not in costs:
                         continue
                     union, price = held | mask, value + costs[mask]
                     known = best.get(union)
@@ -310,9 +358,9 @@ def cheapest(graph: Components, nodes: int, costs: dict[int, float]) -> list[int
                         layers[union.bit_count()].append(union)
                     if known is None or price < known[0] * (1 - TINY):
                         best[union] = (price, held, mask)
-    part, at = [], nodes
-    while at:
-        _, before, mask = best[at]
-        part.append(mask)
-        at = before
-    return sorted(part)
+        part, at = [], self.nodes
+        while at:
+            _, before, mask = best[at]
+            part.append(mask)
+            at = before
+        return sorted(part)

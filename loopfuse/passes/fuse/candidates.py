@@ -1,0 +1,333 @@
+"""Groups of kernels as one kernel: how it is built, what it will look like when finished, and what it would cost.
+
+A set of kernels is built by adding one kernel to the rest, each way of adding tried: `merge` joins the loops, `inline`
+computes a cheap producer again where it is read. What the schedules are asked about is the *finished* kernel, with its
+folds in cascade and its temporaries contracted; what is built here stays unfinished, so that later passes can show
+those steps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from loopfuse.analysis.env import Env
+from loopfuse.decisions import Cause
+from loopfuse.ir import Buffer, Kernel, Loop, Size
+from loopfuse.passes.cascade import cascade_kernel
+from loopfuse.passes.contract import contract_kernel
+from loopfuse.passes.fuse.graph import Node, search_graph
+from loopfuse.passes.fuse.partition import Components, bits
+from loopfuse.passes.merge import Merged, inline, merge
+from loopfuse.passes.remat import rematerialise
+from loopfuse.schedule import accepts
+from loopfuse.schedule.plan import Plan, Refusal
+
+Way = Callable[[Kernel, Kernel, Env, frozenset[str]], Merged | Cause]
+WORTH = 4.0  # how much longer than the traffic that it saves the computation of something again may take
+NO_PLAN = 1.0  # seconds that a kernel is taken to need where no schedule takes it
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A set of kernels as one: of which two parts (masks of nodes; 0 for a single node) it was made, and in which way."""
+
+    made: Merged
+    first: int = 0
+    second: int = 0
+    way: Way | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """A set of nodes that may not be in one group, and why."""
+
+    nodes: int
+    cause: Cause
+
+
+class Candidates:
+    """The groups of some nodes, each built and judged once.
+
+    `kept` are buffers that stay in device memory whoever reads them; `barred` the sets that may not be joined.
+    """
+
+    def __init__(self, nodes: Sequence[Node], env: Env, kept: frozenset[str], barred: Sequence[Barred] = ()) -> None:
+        self.nodes, self.env, self.kept, self.barred = nodes, env, kept, tuple(barred)
+        self.graph = search_graph(nodes, env)
+        self.masks = Components([sum(1 << m for m in after) for after in self.graph.after], self.graph.links)
+        self.order = self._order()
+        self.users: dict[str, int] = defaultdict(int)
+        self.writers: dict[str, int] = defaultdict(int)
+        for n, node in enumerate(nodes):
+            for name in node.reads:
+                self.users[name] |= 1 << n
+            for name in node.writes:
+                self.users[name] |= 1 << n
+                self.writers[name] |= 1 << n
+        self.tied: tuple[int, ...] = ()
+        self.groups: dict[int, Group | Cause] = {}
+        self.plans: dict[tuple[int, int, Way | None], Plan | Refusal] = {}
+
+    def _order(self) -> dict[int, int]:
+        """A rank for each node: an order in which they can run, by structure where several can."""
+        waiting = [m.bit_count() for m in self.masks.before]
+        ready = [n for n, count in enumerate(waiting) if not count]
+        rank: dict[int, int] = {}
+        while ready:
+            ready.sort(key=lambda n: (self.nodes[n].key, n), reverse=True)
+            n = ready.pop()
+            rank[n] = len(rank)
+            for m in bits(self.masks.after[n]):
+                waiting[m] -= 1
+                if not waiting[m]:
+                    ready.append(m)
+        return rank
+
+    def tie(self, masks: Sequence[int]) -> None:
+        """Make groups that hold a part only of one of these sets so dear that the search avoids them."""
+        self.tied = tuple(masks)
+
+    def _torn(self, mask: int) -> int:
+        """How many nodes of tied sets a group lacks."""
+        return sum((tied & ~mask).bit_count() for tied in self.tied if tied & mask)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def cost(self, group: frozenset[int]) -> float | None:
+        """The seconds that a group takes as one kernel; None where it cannot be one."""
+        mask = sum(1 << n for n in group)
+        if torn := self._torn(mask):
+            return torn * NO_PLAN
+        plan = self.plan(mask)
+        if isinstance(plan, Plan):
+            return plan.cost.seconds
+        return None if len(group) > 1 else NO_PLAN
+
+    def least(self, group: frozenset[int]) -> float:
+        """Seconds that no kernel for the group stays below: one launch, the arrays that cross its border once, and the
+        work of its greatest part."""
+        mask = sum(1 << n for n in group)
+        if torn := self._torn(mask):
+            return torn * NO_PLAN
+        costs = [plan.cost for n in group if isinstance(plan := self.plan(1 << n), Plan)]
+        if len(costs) < len(group):
+            return 0.0
+        memory = min(self.border(mask), sum(c.bytes for c in costs)) / self.env.device.bandwidth
+        return self.env.device.graph_launch + max(memory, *(c.compute for c in costs))
+
+    def known(self, mask: int) -> Plan | Refusal | None:
+        """What the schedules said of a group, if they were asked."""
+        group = self.groups.get(mask)
+        return self.plans.get((mask, group.first, group.way)) if isinstance(group, Group) else None
+
+    def reads(self, mask: int) -> set[str]:
+        """The buffers that a group reads."""
+        return {b for n in bits(mask) for b in self.nodes[n].reads}
+
+    def between(self, first: int, second: int) -> list[str]:
+        """The buffers that one group computes and the other reads, in order."""
+        found = [name for a, b in ((first, second), (second, first)) for n in bits(a) for name in self.nodes[n].writes
+                 if self.users[name] & b]  # fmt: skip
+        return list(dict.fromkeys(found))
+
+    def depends(self, first: int, second: int) -> bool:
+        """Whether one of two groups reads what the other computes."""
+        return bool(self.between(first, second))
+
+    def border(self, mask: int) -> int:
+        """The bytes that cross the border of a group: each array from outside read once, each live one written once."""
+        found = sum(self.bytes(b) for b in self.reads(mask) if not self.writers[b] & mask)
+        return found + sum(self.bytes(b) for b in self.live(mask) if self.writers[b] & mask)
+
+    def seconds(self, mask: int) -> float:
+        """The time of a group: by its plan where that is known, else by what the group saves of its members' times."""
+        plan = self.known(mask)
+        if isinstance(plan, Plan):
+            return plan.cost.seconds
+        if mask & (mask - 1) == 0:
+            return self.cost(frozenset(bits(mask))) or 0.0
+        device, members = self.env.device, list(bits(mask))
+        saved = sum(self.border(1 << n) for n in members) - self.border(mask)
+        apart = sum(self.seconds(1 << n) for n in members)
+        return max(device.graph_launch, apart - saved / device.bandwidth - device.graph_launch * (len(members) - 1))
+
+    def bytes(self, name: str) -> int:
+        """The bytes of a buffer."""
+        buffer = self.env.buffers[name]
+        return buffer.dtype.itemsize * prod(max(0, self.env.value(p)) for p in buffer.shape)
+
+    def live(self, mask: int) -> frozenset[str]:
+        """The buffers that must be in memory after the group has run."""
+        names = {name for n in bits(mask) for name in (*self.nodes[n].reads, *self.nodes[n].writes)}
+        return frozenset(name for name in names if name in self.kept or self.users[name] & ~mask)
+
+    def plan(self, mask: int) -> Plan | Refusal | Cause:
+        """The plan for a group, or what is in its way."""
+        group = self.group(mask)
+        return group if isinstance(group, Cause) else self.judge(mask, group)
+
+    def obstacle(self, a: int, b: int) -> Cause | None:
+        """What keeps two groups from being one kernel; None where it would only be slower."""
+        if any(bar.nodes & ~(a | b) == 0 for bar in self.barred):
+            return next(bar.cause for bar in self.barred if bar.nodes & ~(a | b) == 0)
+        first, second = (a, b) if self.masks.needs(b) & a else (b, a)
+        direct = self.by(merge, first, second)
+        cause = direct if isinstance(direct, Cause) else direct.made.cause
+        if cause is not None and a | b not in self.groups:
+            return cause
+        plan = self.plan(a | b)
+        if isinstance(plan, Plan):
+            return None
+        return cause or (plan if isinstance(plan, Cause) else plan.cause)
+
+    def judge(self, mask: int, group: Group) -> Plan | Refusal:
+        """What the schedules say of a group, finished."""
+        key = (mask, group.first, group.way)
+        if key not in self.plans:
+            live = self.live(mask)
+            kernel, buffers = finish(group.made.kernel, self.env, live)
+            self.plans[key] = accepts(kernel, {**self.env.buffers, **buffers}, self.env, live)
+        return self.plans[key]
+
+    def group(self, mask: int) -> Group | Cause:
+        """A set of nodes as one kernel, or why it cannot be."""
+        found = self.groups.get(mask)
+        if found is None:
+            found = self.groups[mask] = self._group(mask)
+        return found
+
+    # -- building -----------------------------------------------------------------------------------------------------
+
+    def _group(self, mask: int) -> Group | Cause:
+        if mask & (mask - 1) == 0:
+            return Group(Merged(self.nodes[mask.bit_length() - 1].kernel, "vertical"))
+        for bar in self.barred:
+            if bar.nodes & ~mask == 0:
+                return bar.cause
+        found = [way for first, second in self.parts(mask) for way in self.ways(first, second)]
+        groups = [g for g in found if isinstance(g, Group)]
+        if not groups:
+            return next(c for c in found if isinstance(c, Cause))
+        return groups[0] if len(groups) == 1 else min(groups, key=lambda g: self._rank(mask, g))
+
+    def _rank(self, mask: int, group: Group) -> tuple[bool, bool, float]:
+        """Of several ways that one is best which has a plan, shares loops, and takes the least time."""
+        plan = self.judge(mask, group)
+        seconds = plan.cost.seconds if isinstance(plan, Plan) else 0.0
+        return isinstance(plan, Refusal), group.made.cause is not None, seconds
+
+    def parts(self, mask: int) -> Iterator[tuple[int, int]]:
+        """The way to split a group in two connected parts, one of them a single node: the last that nothing in the group
+        needs, or else the first that needs nothing there."""
+        members = sorted(bits(mask), key=self.order.__getitem__)
+        for n in reversed(members):
+            if not self.masks.after[n] & mask and self._connected(mask & ~(1 << n)):
+                yield mask & ~(1 << n), 1 << n
+                return
+        for n in members:
+            if not self.masks.before[n] & mask and self._connected(mask & ~(1 << n)):
+                yield 1 << n, mask & ~(1 << n)
+                return
+        yield mask & ~(1 << members[-1]), 1 << members[-1]
+
+    def _connected(self, mask: int) -> bool:
+        return self.masks.grow(mask & -mask, self.masks.near, mask) == mask
+
+    def ways(self, first: int, second: int) -> Iterator[Group | Cause]:
+        """The group of two parts, in each way that there is."""
+        for part in (first, second):
+            found = self.group(part)
+            if isinstance(found, Cause):
+                yield found
+                return
+        made = self.by(merge, first, second)
+        yield made
+        # Sharing loops serves a producer that is read where it is computed; another one may be cheaper computed again.
+        if isinstance(made, Cause) or made.made.cause is not None or not self._aligned(first, second):
+            yield from self.again(first, second)
+
+    def _aligned(self, first: int, second: int) -> bool:
+        """Whether a pure single producer has as many indices as the outermost loop of its reader."""
+        if first & (first - 1):
+            return True
+        one, two = self.nodes[first.bit_length() - 1], self.group(second)
+        loops = [] if isinstance(two, Cause) else [s for s in two.made.kernel.body if isinstance(s, Loop)]
+        return not one.pure or all(len(s.dims) == rank(one.kernel) for s in loops)
+
+    def again(self, first: int, second: int) -> Iterator[Group | Cause]:
+        """The group with a cheap producer computed again where it is read."""
+        if first & (first - 1) == 0 and self.nodes[first.bit_length() - 1].pure:
+            live = self.live(first | second)
+            if not any(name in live for name in self.nodes[first.bit_length() - 1].writes):
+                yield self.by(inline, first, second)
+
+    def by(self, way: Way, first: int, second: int) -> Group | Cause:
+        """The group of two parts, joined in one way."""
+        a, b = self.group(first), self.group(second)
+        assert isinstance(a, Group) and isinstance(b, Group)
+        made = way(a.made.kernel, b.made.kernel, self.env, self.live(first | second))
+        if isinstance(made, Cause):
+            return made
+        if made.recomputed and (cause := self._too_much(made, first)) is not None:
+            return cause
+        return Group(made, first, second, way)
+
+    def _too_much(self, made: Merged, first: int) -> Cause | None:
+        """Why computing something again is not worth what it saves."""
+        device = self.env.device
+        saved = 2 * sum(self.bytes(name) for name in self.nodes[first.bit_length() - 1].writes)
+        limit = WORTH * device.fp32 * (saved / device.bandwidth + device.launch)
+        if made.recomputed <= limit:
+            return None
+        return Cause("recompute", "computing it again where it is read costs more than the memory traffic it saves",
+                     lift="fewer readers, or a cheaper definition", needed=made.recomputed, limit=int(limit),
+                     unit="operations")  # fmt: skip
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def rebuild(self, mask: int, kernels: Sequence[Kernel], env: Env) -> tuple[Kernel, tuple[Size, ...]]:
+        """The group built again in the same steps, of other copies of the nodes' kernels and with ids from another
+        environment: those of the trials are left out."""
+        found = self.group(mask)
+        assert isinstance(found, Group)
+        if found.way is None:
+            return kernels[mask.bit_length() - 1], ()
+        a, left = self.rebuild(found.first, kernels, env)
+        b, right = self.rebuild(found.second, kernels, env)
+        made = found.way(a, b, env, self.live(mask))
+        assert isinstance(made, Merged)
+        return made.kernel, (*left, *right, *made.sizes)
+
+    def path(self, mask: int) -> list[tuple[int, int]]:
+        """The pairs of groups that were joined one after the other to make a group."""
+        found: list[tuple[int, int]] = []
+        waiting = [mask]
+        while waiting:
+            group = self.group(waiting.pop())
+            if isinstance(group, Group) and group.way is not None:
+                found.append((group.first, group.second))
+                waiting += [group.first, group.second]
+        return found[::-1]
+
+
+def finish(kernel: Kernel, env: Env, live: frozenset[str]) -> tuple[Kernel, dict[str, Buffer]]:
+    """What a kernel will be after the later passes, and the buffers that they change."""
+    kernel = rematerialise(kernel, env, live)
+    kernel, _, _ = cascade_kernel(kernel, env, live)
+    return contract_kernel(kernel, env, live)
+
+
+def rank(kernel: Kernel) -> int:
+    """How many indices the outermost loop has."""
+    loop = kernel.body[0] if kernel.body else None
+    return len(loop.dims) if isinstance(loop, Loop) else 0
+
+
+def trial(env: Env) -> Env:
+    """A copy of the surroundings whose new ids do not count."""
+    fresh = type(env.fresh)(replace(env.program, kernels=()))
+    fresh.used, fresh.next = set(env.fresh.used), dict(env.fresh.next)
+    return replace(env, fresh=fresh, indices=set(env.indices))

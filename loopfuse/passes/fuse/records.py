@@ -1,0 +1,102 @@
+"""Decisions put in words: what was fused and what that saves, what stays apart and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopfuse.analysis.env import Env
+from loopfuse.decisions import Cause, Decision, Kind, Verdict
+from loopfuse.diag import Span
+from loopfuse.passes.fuse.candidates import Candidates, Group
+from loopfuse.passes.fuse.chains import Step
+from loopfuse.passes.fuse.graph import Node
+from loopfuse.passes.fuse.partition import bits
+from loopfuse.schedule.plan import Plan
+
+MICRO = 1e6
+SHOWN = 3
+
+
+def chained(step: Step, nodes: Sequence[Node], env: Env, size: int) -> Decision:
+    """The record of an elementwise nest that moves in with its reader; `size` is the buffer's bytes."""
+    a, b = nodes[step.producer], nodes[step.reader]
+    gain = 2 * size / env.device.bandwidth + env.device.graph_launch
+    reason = f"`{step.buffer}` is used where it is computed, by one reader, and need not go through memory"
+    return Decision(0, a.writes, b.writes, "fused", "vertical", reason, gain * MICRO, 0.0, 2 * size, 1,
+                    spans=_spans(a, b))  # fmt: skip
+
+
+def joined(found: Candidates, first: int, second: int, verdict: Verdict = "fused") -> Decision:
+    """The record of two groups that become one."""
+    whole = first | second
+    saved = found.border(first) + found.border(second) - found.border(whole)
+    group, plan = found.group(whole), found.known(whole)
+    made = group.made if isinstance(group, Group) else None
+    before, after = found.seconds(first) + found.seconds(second), found.seconds(whole)
+    registers = plan.cost.registers if isinstance(plan, Plan) else None
+    return Decision(
+        0, names(found, first), names(found, second), verdict, made.kind if made else "vertical",
+        _gain(found, first, second, saved), before * MICRO, after * MICRO, saved, 1, made.recomputed if made else 0,
+        registers, spans=spans(found, first, second),
+    )  # fmt: skip
+
+
+def apart(found: Candidates, first: int, second: int, why: Cause | None) -> Decision:
+    """The record of two final groups that stay two: `why`, or because one kernel would be slower."""
+    before = found.seconds(first) + found.seconds(second)
+    whole = first | second
+    saved = found.border(first) + found.border(second) - found.border(whole)
+    kind: Kind = "vertical" if found.depends(first, second) else "horizontal"
+    group = found.group(whole) if why is None else None
+    if isinstance(group, Group):
+        kind = group.made.kind
+    if why is None:
+        after = found.seconds(whole)
+        plan = found.known(whole)
+        reason = f"one kernel would take {after * MICRO:.3g} us, the two take {before * MICRO:.3g} us"
+        return Decision(
+            0, names(found, first), names(found, second), "costly", kind, reason, before * MICRO, after * MICRO, saved,
+            1, group.made.recomputed if isinstance(group, Group) else 0,
+            plan.cost.registers if isinstance(plan, Plan) else None,
+            Cause("slower", reason, spans=spans(found, first, second)), spans(found, first, second),
+        )  # fmt: skip
+    verdict: Verdict = "forbidden" if why.code == "nofuse" else "refused"
+    return Decision(0, names(found, first), names(found, second), verdict, kind, why.message, before * MICRO, None, saved,
+                    1, cause=why, spans=spans(found, first, second))  # fmt: skip
+
+
+def names(found: Candidates, mask: int) -> tuple[str, ...]:
+    """The definitions that a group computes, in an order that depends on structure alone."""
+    members = sorted(bits(mask), key=found.order.__getitem__)
+    return tuple(dict.fromkeys(name for n in members for name in found.nodes[n].writes))
+
+
+def spans(found: Candidates, *masks: int) -> tuple[Span, ...]:
+    """Where the members of groups come from."""
+    return _spans(*(found.nodes[n] for mask in masks for n in sorted(bits(mask), key=found.order.__getitem__)))
+
+
+def _spans(*nodes: Node) -> tuple[Span, ...]:
+    return tuple(dict.fromkeys(n.kernel.span for n in nodes if n.kernel.span is not None))
+
+
+def _gain(found: Candidates, first: int, second: int, saved: int) -> str:
+    """What two groups gain as one, in words."""
+    between = found.between(first, second)
+    if between:
+        gone = [name for name in between if name not in found.live(first | second)]
+        where = (
+            f"{listed(gone)} stay{'s' * (len(gone) == 1)} on chip" if gone else f"{listed(between)} is read once less"
+        )
+    else:
+        common = sorted(found.reads(first) & found.reads(second), key=lambda b: (-found.bytes(b), b))
+        where = f"both read {listed(common)}" if common else "they run side by side"
+    if saved > 0:
+        return f"{where}, which saves memory traffic and a launch"
+    return f"{where}, which saves a launch"
+
+
+def listed(found: Sequence[str]) -> str:
+    """A few names, and how many more there are."""
+    shown = ", ".join(f"`{n}`" for n in found[:SHOWN])
+    return shown + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")

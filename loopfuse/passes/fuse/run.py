@@ -1,0 +1,223 @@
+"""The pass: which kernels become one, decided by cost; and the records of what was decided.
+
+First elementwise chains move in with their readers, then what the user asks for is joined, then the search partitions
+what is left. All of that is planned on trial copies; the decisions, in order, are then carried out one by one, as many
+as are allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loopfuse.analysis.cost import memory
+from loopfuse.analysis.env import Env, environment
+from loopfuse.decisions import Cause, Decision
+from loopfuse.diag import UserError
+from loopfuse.ir import Kernel, Program, Size
+from loopfuse.passes.base import Options, Outcome, Steps, steps
+from loopfuse.passes.fuse import records
+from loopfuse.passes.fuse.candidates import Barred, Candidates, finish, trial
+from loopfuse.passes.fuse.chains import Chains
+from loopfuse.passes.fuse.directives import splits
+from loopfuse.passes.fuse.graph import Node, kernel_keys
+from loopfuse.passes.fuse.search import Effort, search
+from loopfuse.passes.fuse.wishes import Wish, Wishes, wishes
+from loopfuse.rewrite import free_names
+from loopfuse.schedule import accepts
+from loopfuse.schedule.plan import Plan, Refusal
+
+
+def fuse(program: Program, options: Options) -> Outcome:
+    """Join kernels where that is legal and gains by the cost model.
+
+    Needs the normal form (each nest a kernel); promises the same bits, kernels `k1`, `k2`, ... in an order in which they
+    can run, and every decision as a record. Arrays between joined kernels stay until they are contracted.
+    Raises `UserError` LF0621 for a pragma that cannot be followed, LF0622 for such a decision of a file.
+    """
+    return _Fusion(program, options).outcome()
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What shall be done: the groups of the last stage, and the decisions by stage, each with the pair it joins."""
+
+    groups: tuple[int, ...]
+    chained: list[Decision]
+    joined: list[tuple[int, int, Decision]]
+    apart: list[Decision]
+
+
+class _Fusion:
+    """One run of the pass."""
+
+    def __init__(self, program: Program, options: Options) -> None:
+        self.program, self.options = program, options
+        self.env = environment(program, options.device, options.sizes)
+        keys = kernel_keys(program.kernels, self.env)
+        self.nests = [Node(k, (n,), key) for n, (k, key) in enumerate(zip(program.kernels, keys, strict=True))]
+        self.wishes: Wishes = wishes(program, self.nests, options)
+        self.kept = frozenset(self.wishes.pinned | {b.id for b in program.buffers if b.role != "temp"})
+        self.chains = Chains(self.nests, self.env, self.kept, [w.kernels for w in self.wishes.apart])
+
+    def outcome(self) -> Outcome:
+        """Plan, then do as much as is allowed."""
+        planned, found = self.plan()
+        done, decisions = self.allowed(planned)
+        kernels, sizes = self.build(planned, found, done)
+        program = self.assemble(kernels, sizes)
+        numbered = tuple(replace(d, number=k) for k, d in enumerate((*decisions, *planned.apart), 1))
+        return Outcome(program, tuple(self.wishes.remarks), numbered, self.notes(program))
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def plan(self) -> tuple[_Planned, Candidates]:
+        """What shall be done."""
+        env = trial(self.env)
+        nodes = keyed(self.chains.build(self.chains.steps, env), self.env)
+        chained = [records.chained(s, self.nests, self.env, self._bytes(s.buffer)) for s in self.chains.steps]
+        found = Candidates(nodes, env, self.kept, self._barred(nodes))
+        forced = self._forced(found)
+        if forced:
+            found.tie([mask for mask, _ in forced])
+        effort = Effort(self.options.restarts, self.options.seed, self.options.exhaustive)
+        part = search(found.graph, found.cost, effort, found.least)
+        groups = tuple(found.masks.schedule([sum(1 << n for n in g) for g in part.groups]))
+        joined = []
+        for mask in groups:
+            for first, second in found.path(mask):
+                held = any(m & first and m & second for m, _ in forced)
+                joined.append((first, second, records.joined(found, first, second, "forced" if held else "fused")))
+        return _Planned(groups, chained, joined, self._apart(found, groups)), found
+
+    def _bytes(self, name: str) -> int:
+        buffer = self.env.buffers[name]
+        total = buffer.dtype.itemsize
+        for p in buffer.shape:
+            total *= max(0, self.env.value(p))
+        return total
+
+    def _barred(self, nodes: Sequence[Node]) -> list[Barred]:
+        return [Barred(self._mask(nodes, wish), wish.cause) for wish in self.wishes.apart]
+
+    @staticmethod
+    def _mask(nodes: Sequence[Node], wish: Wish) -> int:
+        """The nodes that hold the kernels of a wish."""
+        return sum(1 << n for n, node in enumerate(nodes) if not wish.kernels.isdisjoint(node.members))
+
+    def _forced(self, found: Candidates) -> list[tuple[int, Wish]]:
+        """The groups that the user wants, with what lies between their members."""
+        made: list[tuple[int, Wish]] = []
+        for wish in self.wishes.together:
+            mask = found.masks.closed(self._mask(found.nodes, wish))
+            if mask & (mask - 1) == 0:
+                continue
+            plan = found.plan(mask)
+            if not isinstance(plan, Plan):
+                raise UserError(wish.refused(plan.cause if isinstance(plan, Refusal) else plan))
+            made.append((mask, wish))
+        return made
+
+    def _apart(self, found: Candidates, groups: Sequence[int]) -> list[Decision]:
+        """Why final groups that share a buffer are not one."""
+        made = []
+        for k, a in enumerate(groups):
+            for b in groups[k + 1 :]:
+                if not found.masks.touch(a, b):
+                    continue
+                if not found.masks.acyclic([*(g for g in groups if g not in (a, b)), a | b]):
+                    why: Cause | None = Cause("cycle", "something between them needs the one and is needed by the other, "
+                                              "and is a kernel of its own", spans=records.spans(found, a, b))  # fmt: skip
+                else:
+                    why = found.obstacle(a, b)
+                made.append(records.apart(found, a, b, why))
+        return made
+
+    # -- doing --------------------------------------------------------------------------------------------------------
+
+    def allowed(self, planned: _Planned) -> tuple[int, list[Decision]]:
+        """How many of the fusions are done, in order, and their records."""
+        counter: Steps = steps(self.options, "fuse")
+        most = self.options.decide_max
+        done, made = 0, []
+        for d in (*planned.chained, *(d for _, _, d in planned.joined)):
+            text = f"fuse {records.listed(d.a)} with {records.listed(d.b)}"
+            if (most is None or done < most) and done == len(made) and counter.take(text):
+                done += 1
+                made.append(d)
+            else:
+                made.append(replace(d, verdict="skipped", reason="the limit on the number of decisions was reached"))
+        return done, made
+
+    def build(self, planned: _Planned, found: Candidates, done: int) -> tuple[list[Kernel], tuple[Size, ...]]:
+        """The kernels after the first decisions."""
+        nodes = self.chains.build(self.chains.steps[:done], self.env)
+        if done < len(planned.chained):
+            return [n.kernel for n in nodes], ()
+        joined = {(a, b) for a, b, _ in planned.joined[: done - len(planned.chained)]}
+        groups: list[int] = []
+        for mask in planned.groups:
+            parts = [mask]
+            while parts:
+                part = parts.pop()
+                group = found.group(part)
+                assert not isinstance(group, Cause)
+                if group.way is None or (group.first, group.second) in joined:
+                    groups.append(part)
+                else:
+                    parts += [group.first, group.second]
+        kernels, sizes = [], []
+        originals = [n.kernel for n in nodes]
+        for mask in found.masks.schedule(groups):
+            kernel, new = found.rebuild(mask, originals, self.env)
+            kernels.append(kernel)
+            sizes += new
+        return kernels, tuple(sizes)
+
+    def assemble(self, kernels: Sequence[Kernel], sizes: Sequence[Size]) -> Program:
+        """The program with these kernels, numbered; temporaries that none accesses are gone."""
+        program = self.program
+        named = tuple(k if k.id == f"k{n}" else replace(k, id=f"k{n}") for n, k in enumerate(kernels, 1))
+        if len(named) == len(program.kernels) and all(a is b for a, b in zip(named, program.kernels, strict=True)):
+            return program
+        used: set[str] = set()
+        for kernel in named:
+            names = free_names(kernel.body)
+            used |= names.loads | names.stores
+        buffers = tuple(b for b in program.buffers if b.role != "temp" or b.id in used)
+        return replace(program, kernels=named, buffers=buffers, sizes=(*program.sizes, *sizes))
+
+    def notes(self, program: Program) -> dict[str, Any]:
+        """What faces show: the plans by kernel, refusals of kernels that have none, the sizes, traffic and peak memory."""
+        env = environment(program, self.options.device, self.options.sizes)
+        plans, refusals = {}, {}
+        for kernel, live in zip(program.kernels, lives(program, self.kept), strict=True):
+            done, buffers = finish(kernel, env, live)
+            plan = accepts(done, {**env.buffers, **buffers}, env, live)
+            if isinstance(plan, Plan):
+                plans[kernel.id] = plan
+            else:
+                refusals[kernel.id] = plan
+        before, after = memory(self.program, self.env), memory(program, env)
+        return {"plans": plans, "refusals": refusals, "sizes": dict(env.sizes), "assumed": env.assumed,
+                "before": before, "after": after, "splits": splits(program)}  # fmt: skip
+
+
+def lives(program: Program, kept: frozenset[str]) -> list[frozenset[str]]:
+    """For each kernel the buffers that must be in memory after it."""
+    used: list[frozenset[str]] = []
+    for kernel in program.kernels:
+        names = free_names(kernel.body)
+        used.append(names.loads | names.stores)
+    count: dict[str, int] = {}
+    for found in used:
+        for name in found:
+            count[name] = count.get(name, 0) + 1
+    return [frozenset(n for n in found if n in kept or count[n] > 1) for found in used]
+
+
+def keyed(nodes: Sequence[Node], env: Env) -> list[Node]:
+    """The nodes with keys."""
+    keys = kernel_keys([n.kernel for n in nodes], env)
+    return [replace(node, key=key) for node, key in zip(nodes, keys, strict=True)]
