@@ -107,7 +107,7 @@ class _Merger:
             self.survivors[gone.id] = kept.id
             self.buffers[kept.id] = _known(kept, gone)
         self.classes[b.id] = name
-        self.remarks.append(Remark(f"`{b.id}` is equal to `{a.id}`: both are computed once", nest.span))
+        self.remarks.append(Remark(f"`{b.id}` is the same as `{a.id}`, and is computed once", nest.span))
 
     def _take(self, a: Buffer, b: Buffer) -> bool:
         return self.steps.take(f"compute `{a.id}` and `{b.id}` once")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loopfuse.analysis.env import Env
 from loopfuse.ir import Dim
@@ -20,6 +20,14 @@ class Pairing:
     env: Env
     units: Sequence[Unit]
     deps: Sequence[Dependence]
+    touching: dict[int, list[Dependence]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.touching = {id(u): [] for u in self.units}
+        for d in self.deps:
+            for unit in dict.fromkeys((id(d.writer), id(d.reader))):
+                if unit in self.touching:
+                    self.touching[unit].append(d)
 
     def bands(self) -> list[Class]:
         """For every common index the index of each unit (by `id`): all dependences have distance 0 in it.
@@ -30,8 +38,7 @@ class Pairing:
         found: list[Class] = []
         for dim in first.dims:
             classes = self.spread(first, dim.id)
-            taken = {(u, i) for band in found for u, i in band.items()}
-            if classes is not None and len(classes) == len(self.units) and taken.isdisjoint(classes.items()):
+            if classes is not None and len(classes) == len(self.units) and not _overlap(classes, found):
                 found.append(classes)
         return found
 
@@ -42,7 +49,7 @@ class Pairing:
         stack = [id(start)]
         while stack:
             at = stack.pop()
-            for d in self.deps:
+            for d in self.touching[at]:
                 for mine, other, flip in ((d.writer, d.reader, False), (d.reader, d.writer, True)):
                     if id(mine) != at or id(other) not in units:
                         continue
@@ -74,6 +81,10 @@ class Pairing:
             len(x) == len(y) and all(p == q or self.env.facts.zero(p - q) for p, q in zip(x, y, strict=True))
             for x, y in sides
         )
+
+
+def _overlap(classes: Class, found: Sequence[Class]) -> bool:
+    return any(not classes.items().isdisjoint(other.items()) for other in found)
 
 
 def connected(units: Sequence[Unit], deps: Sequence[Dependence]) -> list[list[Unit]]:

@@ -34,12 +34,14 @@ def share(
 
 
 def _remarks(place: Place) -> list[Remark]:
-    found = []
-    text, done = f"`{shown(place.node)}`", "read" if isinstance(place.node, Load) else "computed"
-    if place.uses and place.times > 1:
+    found: list[Remark] = []
+    if not place.uses or (place.times < 2 and place.moved is None):
+        return found
+    text, done = f"`{place.text or shown(place.node)}`", "read" if isinstance(place.node, Load) else "computed"
+    if place.times > 1:
         times = "twice" if place.times == 2 else f"{place.times} times"
         found.append(Remark(f"{text} is {done} once instead of {times}", place.span))
-    if place.uses and place.moved is not None:
+    if place.moved is not None:
         names = ", ".join(f"`{d.id}`" for d in place.moved.dims)
         found.append(Remark(f"{text} is {done} before the loop over {names}, on which it does not depend", place.span))
     return found

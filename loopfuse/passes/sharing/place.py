@@ -14,10 +14,10 @@ from loopfuse.passes.base import Steps
 from loopfuse.passes.sharing.safety import Safety, settled
 from loopfuse.passes.sharing.values import Block, Info, Point, Values, before, header
 from loopfuse.printer import print_expr
-from loopfuse.rewrite import children, walk
+from loopfuse.rewrite import children, rebuild, walk
 from loopfuse.sizes import Poly
 
-MOST_TEXT = 60
+MOST_NODES, MOST_DEPTH = 24, 8
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +42,7 @@ class Place:
     uses: int = 0
     apart: bool = False
     id: str = ""
+    text: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -145,12 +146,15 @@ class Sharing:
             found.let = let
         self.lets[let.id] = found
 
-    def _settled(self, block: Block, until: int) -> Iterator[Let]:
-        """The lets of the program that stand in a block before a position and may help a proof."""
-        for at in range(until + 1):
+    def _settled(self, block: Block, since: int, until: int) -> Iterator[Let]:
+        """The lets in a part of a block that may help a proof: those of the program, and those that moved there."""
+        for at in range(since, until + 1):
             for place in self.listed.get((id(block), at), ()):
-                if place.let is not None and settled(place.let):
+                if place.let is not None and place.moved is not None and settled(place.let):
                     yield place.let
+            stmt = block.body[at] if at < until else None
+            if isinstance(stmt, Let) and settled(stmt):
+                yield stmt
 
     # -- expressions --------------------------------------------------------------------------------------------------
 
@@ -187,9 +191,11 @@ class Sharing:
     def _find(self, node: Expr, info: Info, point: Point) -> Place | None:
         """The same value, computed before on every way to the point."""
         for place in self.table.get(info.key, ()):
-            if before(place.point, point) and self.steps.take(f"compute `{shown(node)}` once"):
-                place.times += 1
-                return place
+            if before(place.point, point):
+                place.text = place.text or shown(place.node)
+                if self.steps.take(f"compute `{place.text}` once"):
+                    place.times += 1
+                    return place
         return None
 
     def _ref(self, node: Ref, ctx: Context) -> Visit:
@@ -238,11 +244,15 @@ class Sharing:
         if info.effect or not before(info.home, ctx.point):
             return None
         for point in self._outward(node, info, ctx.point):
-            if self._safe(node, info, point):
+            if self._safe(node, ctx.infos, point):
                 if self.steps.take(f"compute `{shown(node)}` outside its loop"):
                     return point
                 break
-        if ctx.guarded and info.loads and (self.values.counts[info.key] < 2 or not self._safe(node, info, ctx.point)):
+        if (
+            ctx.guarded
+            and info.loads
+            and (self.values.counts[info.key] < 2 or not self._safe(node, ctx.infos, ctx.point))
+        ):
             return None
         return ctx.point
 
@@ -275,13 +285,17 @@ class Sharing:
                     return True
         return False
 
-    def _safe(self, node: Expr, info: Info, point: Point) -> bool:
-        return not info.loads or self.safety.safe(node, point, self._meant)
+    def _safe(self, node: Expr, infos: dict[int, Info], point: Point) -> bool:
+        return not infos[id(node)].loads or self.safety.safe(node, infos, point, self)
 
-    def _meant(self, ref: Ref, point: Point) -> Expr | None:
+    def meant(self, ref: Ref, point: Point) -> tuple[Expr, dict[int, Info]] | None:
         """The value of a let that is not known at a point."""
         place = self.lets.get(ref.id)
-        return None if place is None or before(place.point, point) else place.node
+        return None if place is None or before(place.point, point) else (place.node, place.infos)
+
+    def known(self, info: Info, point: Point) -> bool:
+        """Whether a value is computed before a point."""
+        return any(before(place.point, point) for place in self.table.get(info.key, ()))
 
 
 def _guarded(node: Expr) -> Iterator[tuple[Expr, bool]]:
@@ -300,9 +314,24 @@ def _crossed(inner: Point, outer: Point) -> Loop | None:
 
 
 def shown(node: Expr) -> str:
-    """An expression as text, cut where it is long."""
-    text = print_expr(node)
-    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
+    """An expression as text, the inner parts of a large one left out."""
+    size, level = 0, [node]
+    for _ in range(MOST_DEPTH):
+        size += len(level)
+        level = [child for at in level for child in children(at)]
+        if size + len(level) > MOST_NODES:
+            break
+    return print_expr(node if not level else _cut(node, 2))
+
+
+def _cut(node: Expr, depth: int) -> Expr:
+    """The expression with `...` for what is deeper."""
+    below = children(node)
+    if not below:
+        return node
+    if not depth:
+        return Ref("...", node.dtype)
+    return rebuild(node, tuple(_cut(child, depth - 1) for child in below))
 
 
 def poly_names(poly: Poly, names: dict[str, Poly]) -> Poly:

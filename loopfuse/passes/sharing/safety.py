@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from loopfuse.analysis.env import Env
 from loopfuse.dtypes import BOOL
 from loopfuse.ir import Affine, Buffer, Expr, Let, Load, Op, Ref, Select
-from loopfuse.passes.sharing.values import Block, Point
+from loopfuse.passes.sharing.values import Block, Info, Point
 from loopfuse.prove import Facts, judge
 from loopfuse.rewrite import children
 from loopfuse.sizes import Poly
+
+
+class Known(Protocol):
+    """What is computed where: `meant` is the value of a let that is not known at a point, `known` says of a value
+    whether it is computed before a point (its loads are then performed there anyway)."""
+
+    def meant(self, ref: Ref, point: Point) -> tuple[Expr, dict[int, Info]] | None: ...
+
+    def known(self, info: Info, point: Point) -> bool: ...
 
 
 @dataclass
 class Safety:
     """Proofs for one kernel.
 
-    `lets` gives the integer and boolean lets that stand in a block before a position; `value` what a reference to a let
-    that is not known at a point stands for.
+    `lets` gives the integer and boolean lets of a block from one position up to before the statement at another;
+    `shapes` are those of the array accumulators.
     """
 
     env: Env
-    lets: Callable[[Block, int], Iterable[Let]]
+    lets: Callable[[Block, int, int], Iterable[Let]]
     shapes: dict[str, tuple[Poly, ...]]
-    bases: dict[int, Facts] = field(default_factory=dict)
+    known: dict[int, tuple[int, Facts]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         facts = self.env.facts
@@ -35,10 +45,14 @@ class Safety:
         self.start = facts
 
     def at(self, point: Point) -> Facts:
-        """What holds at a point."""
-        facts = self._inside(point.block)
-        for let in self.lets(point.block, point.at):
+        """What holds at a point; questions come in the order of the statements, and the facts grow with them."""
+        block, at = point.block, point.at
+        since, facts = self.known.get(id(block), (0, None))
+        if facts is None or since > at:
+            since, facts = 0, self._inside(block)
+        for let in self.lets(block, since, at):
             facts = facts.let(let.id, let.value)
+        self.known[id(block)] = (at, facts)
         return facts
 
     def _inside(self, block: Block) -> Facts:
@@ -50,25 +64,27 @@ class Safety:
             facts = facts.index(d.id, d.lo, d.hi, d.step)
         return facts if block.loop.where is None else facts.assume(block.loop.where)
 
-    def safe(self, root: Expr, point: Point, value: Callable[[Ref, Point], Expr | None]) -> bool:
+    def safe(self, root: Expr, infos: dict[int, Info], point: Point, values: Known) -> bool:
         """Whether every load of an expression may be performed at the point, guarded by its own selects only."""
-        stack = [(root, self.at(point))]
+        stack = [(root, infos, self.at(point))]
         while stack:
-            node, facts = stack.pop()
+            node, infos, facts = stack.pop()
+            if not infos[id(node)].loads or values.known(infos[id(node)], point):
+                continue
             if isinstance(node, Load) and not self._load(node, facts):
                 return False
             if isinstance(node, Select):
-                stack += [(node.cond, facts), (node.then, facts.assume(node.cond)),
-                          (node.other, facts.assume(node.cond, False))]  # fmt: skip
+                stack += [(node.cond, infos, facts), (node.then, infos, facts.assume(node.cond)),
+                          (node.other, infos, facts.assume(node.cond, False))]  # fmt: skip
             elif isinstance(node, Op) and node.op in ("and", "or"):
                 left, right = node.args
-                stack += [(left, facts), (right, facts.assume(left, node.op == "and"))]
+                stack += [(left, infos, facts), (right, infos, facts.assume(left, node.op == "and"))]
             elif isinstance(node, Ref):
-                meant = value(node, point)
+                meant = values.meant(node, point)
                 if meant is not None:
-                    stack.append((meant, facts))
+                    stack.append((*meant, facts))
             else:
-                stack += [(child, facts) for child in children(node)]
+                stack += [(child, infos, facts) for child in children(node)]
         return True
 
     def _load(self, load: Load, facts: Facts) -> bool:
