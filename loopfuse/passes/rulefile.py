@@ -140,7 +140,7 @@ class Spec:
     """A rule as written, with the types of its parts.
 
     `asks` are (question, names); `dropped` are metavariables of the left side that the right side lacks, `bared` those
-    that stood in an arm of a choice and no longer do.
+    that stood in an arm of a choice and no longer do. `rounds`: the two sides may differ in the last place.
     """
 
     name: str
@@ -180,7 +180,11 @@ class Spec:
         if not self.types_hold(types):
             return False
         for question, names in self.asks:
-            if question in QUESTIONS and question != waived and not all(QUESTIONS[question](bound[n], root) for n in names):
+            if (
+                question in QUESTIONS
+                and question != waived
+                and not all(QUESTIONS[question](bound[n], root) for n in names)
+            ):
                 return False
         if any(reads(bound[n]) for n in self.bared):
             return False

@@ -168,7 +168,6 @@ class _Propagation(Mapper):
     """Replaces the names of trivial lets by what they stand for, and drops the lets, in textual order."""
 
     counter: Steps = field(default_factory=Steps)
-    running: frozenset[str] = frozenset()
     values: dict[str, Expr] = field(default_factory=dict)
     indices: dict[str, Poly] = field(default_factory=dict)
     dropped: int = 0
@@ -187,8 +186,6 @@ class _Propagation(Mapper):
         if not isinstance(stmt, Let) or not isinstance(stmt.value, Const | Ref | Affine):
             return stmt
         value = stmt.value
-        if isinstance(value, Ref) and value.id in self.running:
-            return stmt
         if not self.counter.take(f"{stmt.id} is {shown(value)}"):
             return stmt
         self.values[stmt.id] = value
@@ -207,12 +204,6 @@ def propagate(program: Program, counter: Steps) -> tuple[Program, int]:
     lets = (s for s in walk_program(program) if isinstance(s, Let))
     if not any(isinstance(s.value, Const | Ref | Affine) for s in lets):
         return program, 0
-    work = _Propagation(counter=counter, running=_running(program))
+    work = _Propagation(counter=counter)
     kernels = tuple(work.on_kernel(k) for k in program.kernels)
     return (replace(program, kernels=kernels), work.dropped) if work.dropped else (program, 0)
-
-
-def _running(program: Program) -> frozenset[str]:
-    """The accumulators of prefix loops, whose running value changes where a name for it does not."""
-    loops = (s for s in walk_program(program) if isinstance(s, Loop) and s.order == "prefix")
-    return frozenset(acc.id for loop in loops for acc in loop.accs)
