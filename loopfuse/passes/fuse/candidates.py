@@ -27,6 +27,7 @@ from loopfuse.schedule.plan import Plan, Refusal
 
 Way = Callable[[Kernel, Kernel, Env, frozenset[str]], Merged | Cause]
 WORTH = 4.0  # how much longer than the traffic that it saves the computation of something again may take
+EVEN = 1e-3  # times that differ less are the same
 NO_PLAN = 1.0  # seconds that a kernel is taken to need where no schedule takes it
 
 
@@ -214,9 +215,12 @@ class Candidates:
         return groups[0] if len(groups) == 1 else min(groups, key=lambda g: self._rank(mask, g))
 
     def _rank(self, mask: int, group: Group) -> tuple[bool, bool, float]:
-        """Of several ways that one is best which has a plan, shares loops, and takes the least time."""
+        """Of several ways that one is best which has a plan, shares loops, and takes the least time; of two that take the
+        same, the one that leaves no loop around the reader's."""
         plan = self.judge(mask, group)
         seconds = plan.cost.seconds if isinstance(plan, Plan) else 0.0
+        if group.way is merge:
+            seconds *= 1 + EVEN
         return isinstance(plan, Refusal), group.made.cause is not None, seconds
 
     def parts(self, mask: int) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ from loopfuse.decisions import Cause, Decision, Kind, Verdict
 from loopfuse.diag import Span
 from loopfuse.passes.fuse.candidates import Candidates, Group
 from loopfuse.passes.fuse.chains import Step
+from loopfuse.passes.fuse.duplicate import Free, Spread
 from loopfuse.passes.fuse.graph import Node
 from loopfuse.passes.fuse.partition import bits
 from loopfuse.schedule.plan import Plan
@@ -24,6 +25,27 @@ def chained(step: Step, nodes: Sequence[Node], env: Env, size: int) -> Decision:
     reason = f"`{step.buffer}` is used where it is computed, by one reader, and need not go through memory"
     return Decision(0, a.writes, b.writes, "fused", "vertical", reason, gain * MICRO, 0.0, 2 * size, 1,
                     spans=_spans(a, b))  # fmt: skip
+
+
+def freed(one: Free, env: Env, size: int) -> Decision:
+    """The record of a definition that all its readers compute again, since it costs them nothing."""
+    readers = tuple(dict.fromkeys(name for r in one.readers for name in r.writes))
+    device, count = env.device, len(one.readers)
+    saved = (1 + count) * size
+    many = "its reader computes" if count == 1 else f"each of its {count} readers computes"
+    reason = f"`{one.node.writes[0]}` takes a few operations and no memory, so {many} it again"
+    return Decision(0, one.node.writes, readers, "fused", "duplicate", reason,
+                    (saved / device.bandwidth + device.graph_launch) * MICRO, 0.0, saved, 1,
+                    spans=_spans(one.node, *one.readers))  # fmt: skip
+
+
+def copied(found: Candidates, one: Spread) -> Decision:
+    """The record of a definition that stayed alone and is computed again by each group that reads it."""
+    saved = found.border(one.group)
+    readers = tuple(dict.fromkeys(name for r in one.readers for name in names(found, r)))
+    reason = f"{listed(names(found, one.group))} is cheaper to compute again than to write and to read"
+    return Decision(0, names(found, one.group), readers, "fused", "duplicate", reason, one.before * MICRO, one.after * MICRO,
+                    saved, 1, one.recomputed, spans=spans(found, one.group, *one.readers))  # fmt: skip
 
 
 def joined(found: Candidates, first: int, second: int, verdict: Verdict = "fused") -> Decision:

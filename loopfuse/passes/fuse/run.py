@@ -18,9 +18,10 @@ from loopfuse.diag import UserError
 from loopfuse.ir import Kernel, Program, Size
 from loopfuse.passes.base import Options, Outcome, Steps, steps
 from loopfuse.passes.fuse import records
-from loopfuse.passes.fuse.candidates import Barred, Candidates, finish, trial
+from loopfuse.passes.fuse.candidates import Barred, Candidates, Group, finish, trial
 from loopfuse.passes.fuse.chains import Chains
 from loopfuse.passes.fuse.directives import splits
+from loopfuse.passes.fuse.duplicate import Spread, copied, free, spread
 from loopfuse.passes.fuse.graph import Node, kernel_keys
 from loopfuse.passes.fuse.search import Effort, search
 from loopfuse.passes.fuse.wishes import Wish, Wishes, wishes
@@ -41,12 +42,26 @@ def fuse(program: Program, options: Options) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What shall be done: the groups of the last stage, and the decisions by stage, each with the pair it joins."""
+    """What shall be done: the groups of the search, and the accepted decisions of each stage in order.
 
+    First `free` definitions go into their readers, then nests move in along `chains`, then the `pairs` of groups are
+    joined, then what stayed alone is `spread`. `apart` are the decisions about groups that stay two.
+    """
+
+    found: Candidates
     groups: tuple[int, ...]
+    pairs: list[tuple[int, int]]
+    spread: list[Spread]
+    free: list[Decision]
     chained: list[Decision]
-    joined: list[tuple[int, int, Decision]]
+    joined: list[Decision]
+    copied: list[Decision]
     apart: list[Decision]
+
+    @property
+    def accepted(self) -> list[Decision]:
+        """All that shall be done, in order."""
+        return [*self.free, *self.chained, *self.joined, *self.copied]
 
 
 class _Fusion:
@@ -55,41 +70,50 @@ class _Fusion:
     def __init__(self, program: Program, options: Options) -> None:
         self.program, self.options = program, options
         self.env = environment(program, options.device, options.sizes)
-        keys = kernel_keys(program.kernels, self.env)
-        self.nests = [Node(k, (n,), key) for n, (k, key) in enumerate(zip(program.kernels, keys, strict=True))]
+        self.nests = keyed([Node(k, (n,), b"") for n, k in enumerate(program.kernels)], self.env)
         self.wishes: Wishes = wishes(program, self.nests, options)
         self.kept = frozenset(self.wishes.pinned | {b.id for b in program.buffers if b.role != "temp"})
-        self.chains = Chains(self.nests, self.env, self.kept, [w.kernels for w in self.wishes.apart])
+        self.held = frozenset(k for w in (*self.wishes.apart, *self.wishes.together) for k in w.kernels)
 
     def outcome(self) -> Outcome:
         """Plan, then do as much as is allowed."""
-        planned, found = self.plan()
+        planned = self.plan()
         done, decisions = self.allowed(planned)
-        kernels, sizes = self.build(planned, found, done)
+        kernels, sizes = self.build(planned, done)
         program = self.assemble(kernels, sizes)
         numbered = tuple(replace(d, number=k) for k, d in enumerate((*decisions, *planned.apart), 1))
         return Outcome(program, tuple(self.wishes.remarks), numbered, self.notes(program))
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def plan(self) -> tuple[_Planned, Candidates]:
-        """What shall be done."""
+    def chains(self, nests: Sequence[Node]) -> Chains:
+        """The chains of elementwise nests."""
+        barred = [frozenset(n for n, nest in enumerate(nests) if not w.kernels.isdisjoint(nest.members))
+                  for w in self.wishes.apart]  # fmt: skip
+        return Chains(nests, self.env, self.kept, barred)
+
+    def plan(self) -> _Planned:
+        """What shall be done, found out on trial copies."""
         env = trial(self.env)
-        nodes = keyed(self.chains.build(self.chains.steps, env), self.env)
-        chained = [records.chained(s, self.nests, self.env, self._bytes(s.buffer)) for s in self.chains.steps]
+        nests, frees = free(self.nests, env, self.kept, self.held)
+        chains = self.chains(nests)
+        nodes = keyed(chains.build(chains.steps, env), self.env)
         found = Candidates(nodes, env, self.kept, self._barred(nodes))
         forced = self._forced(found)
-        if forced:
-            found.tie([mask for mask, _ in forced])
+        found.tie(forced)
         effort = Effort(self.options.restarts, self.options.seed, self.options.exhaustive)
         part = search(found.graph, found.cost, effort, found.least)
         groups = tuple(found.masks.schedule([sum(1 << n for n in g) for g in part.groups]))
-        joined = []
-        for mask in groups:
-            for first, second in found.path(mask):
-                held = any(m & first and m & second for m, _ in forced)
-                joined.append((first, second, records.joined(found, first, second, "forced" if held else "fused")))
-        return _Planned(groups, chained, joined, self._apart(found, groups)), found
+        pairs = [pair for mask in groups for pair in found.path(mask)]
+        copies = spread(found, groups)
+        return _Planned(
+            found, groups, pairs, copies,
+            [records.freed(one, self.env, self._bytes(one.node.writes[0])) for one in frees],
+            [records.chained(s, nests, self.env, self._bytes(s.buffer)) for s in chains.steps],
+            [records.joined(found, a, b, "forced" if any(m & a and m & b for m in forced) else "fused") for a, b in pairs],
+            [records.copied(found, one) for one in copies],
+            self._apart(found, [g for g in groups if all(g != one.group for one in copies)]),
+        )  # fmt: skip
 
     def _bytes(self, name: str) -> int:
         buffer = self.env.buffers[name]
@@ -106,9 +130,9 @@ class _Fusion:
         """The nodes that hold the kernels of a wish."""
         return sum(1 << n for n, node in enumerate(nodes) if not wish.kernels.isdisjoint(node.members))
 
-    def _forced(self, found: Candidates) -> list[tuple[int, Wish]]:
+    def _forced(self, found: Candidates) -> list[int]:
         """The groups that the user wants, with what lies between their members."""
-        made: list[tuple[int, Wish]] = []
+        made: list[int] = []
         for wish in self.wishes.together:
             mask = found.masks.closed(self._mask(found.nodes, wish))
             if mask & (mask - 1) == 0:
@@ -116,12 +140,12 @@ class _Fusion:
             plan = found.plan(mask)
             if not isinstance(plan, Plan):
                 raise UserError(wish.refused(plan.cause if isinstance(plan, Refusal) else plan))
-            made.append((mask, wish))
+            made.append(mask)
         return made
 
     def _apart(self, found: Candidates, groups: Sequence[int]) -> list[Decision]:
         """Why final groups that share a buffer are not one."""
-        made = []
+        made: list[Decision] = []
         for k, a in enumerate(groups):
             for b in groups[k + 1 :]:
                 if not found.masks.touch(a, b):
@@ -140,8 +164,9 @@ class _Fusion:
         """How many of the fusions are done, in order, and their records."""
         counter: Steps = steps(self.options, "fuse")
         most = self.options.decide_max
-        done, made = 0, []
-        for d in (*planned.chained, *(d for _, _, d in planned.joined)):
+        done = 0
+        made: list[Decision] = []
+        for d in planned.accepted:
             text = f"fuse {records.listed(d.a)} with {records.listed(d.b)}"
             if (most is None or done < most) and done == len(made) and counter.take(text):
                 done += 1
@@ -150,30 +175,40 @@ class _Fusion:
                 made.append(replace(d, verdict="skipped", reason="the limit on the number of decisions was reached"))
         return done, made
 
-    def build(self, planned: _Planned, found: Candidates, done: int) -> tuple[list[Kernel], tuple[Size, ...]]:
+    def build(self, planned: _Planned, done: int) -> tuple[list[Kernel], tuple[Size, ...]]:
         """The kernels after the first decisions."""
-        nodes = self.chains.build(self.chains.steps[:done], self.env)
-        if done < len(planned.chained):
+        left = iter(range(done))
+        nests, _ = free(self.nests, self.env, self.kept, self.held, lambda: next(left, None) is not None)
+        chains = self.chains(nests)
+        steps = chains.steps[: max(0, done - len(planned.free))]
+        nodes = chains.build(steps, self.env)
+        done -= len(planned.free) + len(planned.chained)
+        if done < 0 or len(steps) < len(chains.steps):
             return [n.kernel for n in nodes], ()
-        joined = {(a, b) for a, b, _ in planned.joined[: done - len(planned.chained)]}
-        groups: list[int] = []
-        for mask in planned.groups:
-            parts = [mask]
-            while parts:
-                part = parts.pop()
-                group = found.group(part)
-                assert not isinstance(group, Cause)
-                if group.way is None or (group.first, group.second) in joined:
-                    groups.append(part)
-                else:
-                    parts += [group.first, group.second]
-        kernels, sizes = [], []
+        found = planned.found
         originals = [n.kernel for n in nodes]
-        for mask in found.masks.schedule(groups):
-            kernel, new = found.rebuild(mask, originals, self.env)
-            kernels.append(kernel)
+        sizes: list[Size] = []
+        kernels: dict[int, Kernel] = {}
+        for mask in found.masks.schedule(self._cut(planned, set(planned.pairs[:done]))):
+            kernels[mask], new = found.rebuild(mask, originals, self.env)
             sizes += new
-        return kernels, tuple(sizes)
+        copied(kernels, planned.spread[: max(0, done - len(planned.pairs))], found, self.env)
+        return list(kernels.values()), tuple(sizes)
+
+    @staticmethod
+    def _cut(planned: _Planned, joined: set[tuple[int, int]]) -> list[int]:
+        """The groups as far as they are joined."""
+        groups: list[int] = []
+        waiting = list(planned.groups)
+        while waiting:
+            part = waiting.pop()
+            group = planned.found.group(part)
+            assert isinstance(group, Group)
+            if group.way is None or (group.first, group.second) in joined:
+                groups.append(part)
+            else:
+                waiting += [group.first, group.second]
+        return groups
 
     def assemble(self, kernels: Sequence[Kernel], sizes: Sequence[Size]) -> Program:
         """The program with these kernels, numbered; temporaries that none accesses are gone."""
@@ -191,7 +226,8 @@ class _Fusion:
     def notes(self, program: Program) -> dict[str, Any]:
         """What faces show: the plans by kernel, refusals of kernels that have none, the sizes, traffic and peak memory."""
         env = environment(program, self.options.device, self.options.sizes)
-        plans, refusals = {}, {}
+        plans: dict[str, Plan] = {}
+        refusals: dict[str, Refusal] = {}
         for kernel, live in zip(program.kernels, lives(program, self.kept), strict=True):
             done, buffers = finish(kernel, env, live)
             plan = accepts(done, {**env.buffers, **buffers}, env, live)

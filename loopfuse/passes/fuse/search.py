@@ -288,10 +288,7 @@ class _Problem:
 
     def gains(self, made: list[int], old: float) -> bool:
         """Whether groups cost less than `old`; no more are costed than it takes to see that they do not."""
-        for mask in made:
-            if self.cost(mask) is None or sum(map(self.bound, made)) >= old:
-                return False
-        return True
+        return all(self.cost(mask) is not None and sum(map(self.bound, made)) < old for mask in made)
 
     def beside(self, a: int, owner: dict[int, int]) -> list[int]:
         """The groups that a set touches, in order."""
