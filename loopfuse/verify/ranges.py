@@ -188,12 +188,18 @@ def _places(access: Guarded, axis: int, extent: Poly) -> Iterator[tuple[Facts, P
         "reflect": (-poly, 2 * extent - 2 - poly),
         "symmetric": (-poly - 1, 2 * extent - 1 - poly),
     }[mode.kind]
-    for case, image in zip((below, above), images, strict=True):
+    for case, never, image in zip((below, above), (poly, extent - 1 - poly), images, strict=True):
+        if access.facts.nonneg(never):
+            continue
         known = access.facts.assume(case)
         if mode.kind == "edge":
             yield known, image
             continue
         beyond = (case is below) != (mode.kind == "wrap")  # the side at which an image may be outside again
-        again = Op("ge", (Affine(image if beyond else -image - 1), Affine(extent if beyond else ZERO)), BOOL)
-        yield known.assume(again, False), image
-        yield known.assume(again), None
+        room = extent - 1 - image if beyond else image
+        if known.nonneg(room):
+            yield known, image
+            continue
+        once = Op("ge", (Affine(room), Affine(ZERO)), BOOL)
+        yield known.assume(once), image
+        yield known.assume(once, False), None
