@@ -7,13 +7,15 @@ expressions hundreds of times, in ever larger kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from loopfuse.dtypes import DType
-from loopfuse.ir import Affine, Expr, Load, Op, Ref, Select
-from loopfuse.ops import OPS
+from loopfuse.ir import Affine, Const, Expr, Load, Op, Ref, Select
+from loopfuse.ops import INFIX, OPS, from_bits
 from loopfuse.rewrite import children, subexprs
 
 MOST_KEPT = 200_000
+POWER = INFIX["**"].name
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def _summary(root: Expr) -> Summary:
         if isinstance(node, Load):
             loads.append(node)
         elif isinstance(node, Op):
-            work = work_of(node.op, node.args[-1].dtype, node.dtype)
+            work = _power(node) or work_of(node.op, node.args[-1].dtype, node.dtype)
             if work is not NONE:
                 groups[mine] = groups.get(mine, NONE) + work
         elif isinstance(node, Select):
@@ -109,6 +111,20 @@ def _width(node: Expr, below: list[int]) -> int:
     if not below:
         return 0 if not isinstance(node, Ref) else 1
     return max(1, *(w + k for k, w in enumerate(sorted(below, reverse=True))))
+
+
+def _power(node: Op) -> Work | None:
+    """The work of a power by a small number, which is multiplied out."""
+    exponent = node.args[-1]
+    if node.op != POWER or not isinstance(exponent, Const):
+        return None
+    value = float(from_bits(exponent.bits, exponent.dtype))
+    if 2 * value != round(2 * value) or abs(value) > 4:
+        return None
+    times = (
+        Work(flops=max(1, ceil(abs(value)))) if exponent.dtype.bits <= 32 else Work(doubles=max(1, ceil(abs(value))))
+    )
+    return times + Work(special=1) if value < 0 or value != round(value) else times
 
 
 def work_of(op: str, operand: DType, result: DType) -> Work:

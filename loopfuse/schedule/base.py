@@ -16,7 +16,7 @@ from loopfuse.devices import Device
 from loopfuse.diag import Span
 from loopfuse.ir import Buffer, Kernel, Let
 from loopfuse.schedule.plan import Guard, Plan, Refusal
-from loopfuse.sizes import Poly
+from loopfuse.sizes import ONE, Poly
 
 MOST_THREAD_REGISTERS = 232
 FIXED_REGISTERS = 18  # addresses, indices, the stack of a plain kernel
@@ -192,10 +192,20 @@ def agree(ask: Ask, grid: Collection[str], buffers: Collection[str]) -> tuple[st
         reads = [a for a in found.loads if a.buffer == b]
         for w in writes:
             for r in reads:
-                here = [g for g in grid if g in w.level.extents or g in r.level.extents]
+                levels = (w.level, r.level)
+                here = [g for g in grid if not all(_single(v, g) for v in levels if g in v.extents)]
                 if not all(_same_block(ask, w, r, g) for g in here):
                     return b, w, r
     return None
+
+
+def _single(level: Level, index: str) -> bool:
+    """Whether an index takes one value only, at any size."""
+    for at in level.chain():
+        for dim in at.loop.dims if at.loop else ():
+            if dim.id == index:
+                return len(dim.lo) == len(dim.hi) == 1 and dim.hi[0] - dim.lo[0] == ONE
+    return False
 
 
 def _same_block(ask: Ask, w: Access, r: Access, index: str) -> bool:

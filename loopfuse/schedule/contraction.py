@@ -15,7 +15,7 @@ from loopfuse.schedule.model import Load, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
 from loopfuse.schedule.products import Product, loads_in, products
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
-from loopfuse.schedule.tiles import MOST_ACCUMULATORS, Path, Tile, path, tile_seconds
+from loopfuse.schedule.tiles import MOST_ACCUMULATORS, Path, Tile, path, plain, tile_seconds
 
 NAME = "contraction"
 MOST_NESTED = 32  # trips of a loop in the epilogue that is not over the row
@@ -58,7 +58,7 @@ def accept(ask: Ask) -> Plan | Refusal:
         d.kind == "pragma" and d.text.split("(")[0].strip() == "tf32" for d in ask.env.program.directives
     )
     first = shape.first
-    how = path(ask.device, first.a.dtype, first.b.dtype, tf32)
+    how = path(ask.device, first.a.dtype, first.b.dtype, tf32) if not first.pair else plain(ask.device, first.a.dtype)
     return _choose(ask, shape, how)
 
 
@@ -80,6 +80,8 @@ def _shape(ask: Ask, units: list[Product]) -> Shape | Refusal:
     if chained is not None:
         return chained
     shape = Shape(segments, trunk)
+    shape.columns_folded = any({*u.m, *u.batch} & u.riding for u in units)
+    shape.rows_folded = any(set(u.n) & u.riding for u in units)
     wrong = _surroundings(ask, shape)
     if wrong is not None:
         return wrong
@@ -335,7 +337,7 @@ def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: in
     """What the products alone take."""
     u = shape.first
     blocks = sum(_tiles(s, tile) for s in shape.segments) * split
-    return tile_seconds(ask.device, how, tile, each, -(-u.extent(u.k) // split), blocks)
+    return tile_seconds(ask.device, how, tile, each, -(-u.extent(u.k) // split), blocks) * u.each / 2
 
 
 def _workspace(shape: Shape, tile: Tile, split: int) -> int:
@@ -343,6 +345,8 @@ def _workspace(shape: Shape, tile: Tile, split: int) -> int:
     u = shape.first
     rows, columns = u.extent(u.m) * u.extent(u.batch), u.extent(u.n)
     total = 4 * split * rows * columns if split > 1 else 0
+    if u.riding & {*u.m, *u.batch}:
+        total += u.term.acc.dtype.itemsize * columns * -(-rows // tile.rows)
     folds = [level for level in u.term.level.chain() if level.kind == "fold" and level is not u.owner]
     for level in folds:
         size = sum(a.dtype.itemsize for a in level.accs)

@@ -8,7 +8,7 @@ move out of the sum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from loopfuse.analysis.sketch import Access, Level, Sketch, Term
@@ -20,7 +20,11 @@ from loopfuse.schedule.base import Ask
 
 # What multiplies: it distributes over the sum, at integers exactly.
 MULTIPLIES = frozenset(n for n, row in OPS.items() if row.distributes_over(MONOIDS["sum"].op, I64))
+SUM = "sum"
 SMALL = 8  # trips of a sum that a matrix unit does not pay for
+
+
+Group = tuple[frozenset[str], list[Expr]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,7 +41,11 @@ class Operand:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Product:
-    """An accumulator that sums products over `k`; `m`, `n` and `batch` are the indices of the result."""
+    """An accumulator that sums products over `k`; `m`, `n` and `batch` are the other indices that its operands follow.
+
+    Those of `m` and `n` that are folded too (a sum over rows of a product) are in `riding`. A `pair` is no product but
+    any function of two operands (a distance), which takes `each` operations on the ordinary units.
+    """
 
     term: Term
     a: Operand
@@ -46,6 +54,9 @@ class Product:
     m: tuple[str, ...]
     n: tuple[str, ...]
     batch: tuple[str, ...]
+    riding: frozenset[str] = frozenset()
+    pair: bool = False
+    each: int = 2
 
     @property
     def owner(self) -> Level:
@@ -59,53 +70,94 @@ class Product:
     @property
     def flops(self) -> int:
         """Operations."""
-        return 2 * prod(self.extent(names) for names in (self.batch, self.m, self.n, self.k))
+        return self.each * prod(self.extent(names) for names in (self.batch, self.m, self.n, self.k))
 
 
 def products(ask: Ask) -> list[Product]:
-    """The products of a kernel, in textual order."""
-    found = []
-    for term in ask.sketch.terms:
-        if term.owner.kind == "fold" and term.acc.monoid == "sum":
-            one = product(ask, term)
-            if one is not None and one.extent(one.k) >= SMALL and one.extent(one.m) > 1 and one.extent(one.n) > 1:
-                found.append(one)
-    return found
+    """The products of a kernel, in textual order; pairs only where there is no product."""
+    terms = [t for t in ask.sketch.terms if t.owner.kind == "fold"]
+    found = [p for t in terms if (p := product(ask, t)) is not None and _worth(p)]
+    return found or [p for t in terms if (p := pair(ask, t)) is not None and _worth(p)]
+
+
+def _worth(found: Product) -> bool:
+    return found.extent(found.k) >= SMALL and found.extent(found.m) > 1 and found.extent(found.n) > 1
 
 
 def product(ask: Ask, term: Term) -> Product | None:
     """The product that a term sums, if it is one."""
-    found = ask.sketch
-    out = _subscripts(found, term)
-    k = list(term.owner.trips)
-    at = term.level
-    while at is not term.owner and at.parent is not None:
-        k += [n for n in at.trips if n not in out]
-        at = at.parent
-    folded = frozenset(k)
-    groups: list[tuple[frozenset[str], list[Expr]]] = []
+    if term.acc.monoid != SUM:
+        return None
+    found, folded = ask.sketch, _folded(ask.sketch, term)
+    groups: list[Group] = []
     for leaf in factors(found, term.store.value, folded, term.level):
         needs = found.resolve(summary(leaf).names, term.level)
         if needs & folded:
-            _join(groups, needs - folded, leaf)
-    plain = [leaf for needs, leaves in groups if not needs for leaf in leaves]
-    groups = [(needs, leaves) for needs, leaves in groups if needs]
+            _join(groups, needs, leaf)
     if len(groups) != 2:
         return None
-    (left, first), (right, second) = groups
-    batch = left & right
-    if not left - batch or not right - batch:
+    return _paired(ask, term, folded, *groups)
+
+
+def pair(ask: Ask, term: Term) -> Product | None:
+    """A function of two operands that a term absorbs, if its loads fall into two groups."""
+    found, folded = ask.sketch, _folded(ask.sketch, term)
+    groups: list[Group] = []
+    seen: set[str] = set()
+    stack: list[Expr] = [term.store.value]
+    while stack:
+        had = summary(stack.pop())
+        for load in had.loads:
+            needs = found.resolve(summary(load).names, term.level)
+            if needs & folded:
+                _join(groups, needs, load)
+        for name in had.names - seen:
+            seen.add(name)
+            if name in found.lets:
+                stack.append(found.lets[name][0])
+    if len(groups) != 2 or term.acc.shape:
         return None
-    order = [n for n in term.level.extents if n not in folded]
-    a, b = operand(ask, first + plain, left, term), operand(ask, second, right, term)
+    groups.sort(key=lambda g: [n in g[0] for n in term.level.extents], reverse=True)
+    made = _paired(ask, term, folded, *groups)
+    if made is None or made.riding:
+        return None
+    inside = [work.all for needs, level, work in found.work if level is term.level and needs & folded]
+    return replace(made, pair=True, each=max(2, sum(inside)))
+
+
+def _folded(found: Sketch, term: Term) -> frozenset[str]:
+    """The indices over which a term is absorbed."""
+    out = _subscripts(found, term)
+    folded = set(term.owner.trips)
+    at = term.level
+    while at is not term.owner and at.parent is not None:
+        folded |= at.trips.keys() - out
+        at = at.parent
+    return frozenset(folded)
+
+
+def _paired(ask: Ask, term: Term, folded: frozenset[str], one: Group, other: Group) -> Product | None:
+    """Two groups of factors as the operands of a product."""
+    found = ask.sketch
+    (left, first), (right, second) = one, other
+    out = _subscripts(found, term)
+    common = left & right & folded
+    batch = left & right - folded
+    if not left - right or not right - left or not common:
+        return None
+    order = list(term.level.extents)
+    a, b = operand(ask, first, left, term), operand(ask, second, right, term)
     if not all(o.buffers or o.names & found.accs.keys() for o in (a, b)):
         return None
-    m, n, shared = (tuple(i for i in order if i in names) for names in (left - batch, right - batch, batch))
-    if (out and not out & right and out & left) or (
-        not out and order and m and n and order.index(m[0]) > order.index(n[0]) and not _outer(term, m)
-    ):
+    k, m, n, shared = (tuple(i for i in order if i in s) for s in (common, left - right, right - left, batch))
+    riding = folded - common
+    swapped = bool(out) and not out & right and bool(out & left)
+    if not out and not swapped:
+        swapped = order.index(m[0]) > order.index(n[0]) and not _outer(term, m)
+        swapped = (swapped and not set(m) & riding) or bool(set(n) & riding)
+    if swapped:
         a, b, m, n = b, a, n, m
-    return Product(term, a, b, tuple(k), m, n, shared)
+    return Product(term, a, b, k, m, n, shared, riding)
 
 
 def _outer(term: Term, names: tuple[str, ...]) -> bool:
@@ -122,10 +174,10 @@ def _subscripts(found: Sketch, term: Term) -> frozenset[str]:
     return needs
 
 
-def _join(groups: list[tuple[frozenset[str], list[Expr]]], needs: frozenset[str], leaf: Expr) -> None:
+def _join(groups: list[Group], needs: frozenset[str], leaf: Expr) -> None:
     """Put a factor with those that follow the same indices, or more or fewer of them."""
     for k, (other, leaves) in enumerate(groups):
-        if needs == other or (needs and other and (needs <= other or other <= needs) and needs & other):
+        if needs <= other or other <= needs:
             groups[k] = (needs | other, [*leaves, leaf])
             return
     groups.append((needs, [leaf]))

@@ -42,7 +42,11 @@ WARP = (
     Tile(128, 128, 2, False, 4500, 0.9), Tile(128, 64, 2, False, 3500, 0.8), Tile(64, 64, 1, False, 3000, 0.6),
     Tile(64, 32, 1, False, 2500, 0.4), Tile(16, 128, 1, False, 2500, 0.3),
 )  # fmt: skip
-PLAIN = (Tile(128, 128, 2, False, 2500), Tile(64, 64, 1, False, 2000, 0.75), Tile(32, 32, 1, False, 1500, 0.4))
+PLAIN = (
+    Tile(128, 128, 2, False, 2500), Tile(64, 64, 1, False, 2000, 0.75), Tile(128, 32, 2, False, 2000, 0.65),
+    Tile(32, 128, 2, False, 2000, 0.65), Tile(128, 16, 2, False, 1800, 0.5), Tile(16, 128, 2, False, 1800, 0.5),
+    Tile(32, 32, 1, False, 1500, 0.4),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,15 @@ def path(device: Device, a: str, b: str, tf32: bool) -> Path:
         peak = device.matrix_peak("f64")
         if peak is not None:
             return Path("dmma", "f64", 8, peak, PLAIN, 16)
+    return plain(device, "i32" if a[0] in "iu" and b[0] in "iu" else "f64" if "f64" in (a, b) else "f32")
+
+
+def plain(device: Device, dtype: str) -> Path:
+    """The ordinary units, for a type or what it widens to."""
+    if dtype[0] in "iu":
+        return Path("fma", dtype, 4, device.integer * 0.85, PLAIN, 32)
+    if dtype == "f64":
         return Path("fma", "f64", 8, device.fp64 * 0.85, PLAIN, 16)
-    if a[0] in "iu" and b[0] in "iu":
-        return Path("fma", a, 4, device.integer * 0.85, PLAIN, 32)
     return Path("fma", "f32", 4, device.fp32 * 0.87, PLAIN, 32)
 
 
