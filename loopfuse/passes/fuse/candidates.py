@@ -9,7 +9,7 @@ those steps.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -31,14 +31,20 @@ EVEN = 1e-3  # times that differ less are the same
 NO_PLAN = 1.0  # seconds that a kernel is taken to need where no schedule takes it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
-    """A set of kernels as one: of which two parts (masks of nodes; 0 for a single node) it was made, and in which way."""
+    """A set of kernels as one: the mask of its nodes, of which two groups it was made, and in which way."""
 
     made: Merged
-    first: int = 0
-    second: int = 0
+    mask: int
+    first: Group | None = None
+    second: Group | None = None
     way: Way | None = None
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The masks of the two groups that it was made of."""
+        return (self.first.mask, self.second.mask) if self.first and self.second else (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,9 @@ class Candidates:
                 self.writers[name] |= 1 << n
         self.tied: tuple[int, ...] = ()
         self.groups: dict[int, Group | Cause] = {}
-        self.plans: dict[tuple[int, int, Way | None], Plan | Refusal] = {}
+        self.plans: dict[int, Plan | Refusal] = {}
+        self.asked: list[Group] = []  # those that `plans` knows by their ids, kept alive
+        self.turned: set[int] = set()
 
     def _order(self) -> dict[int, int]:
         """A rank for each node: an order in which they can run, by structure where several can."""
@@ -122,7 +130,7 @@ class Candidates:
     def known(self, mask: int) -> Plan | Refusal | None:
         """What the schedules said of a group, if they were asked."""
         group = self.groups.get(mask)
-        return self.plans.get((mask, group.first, group.way)) if isinstance(group, Group) else None
+        return self.plans.get(id(group)) if isinstance(group, Group) else None
 
     def reads(self, mask: int) -> set[str]:
         """The buffers that a group reads."""
@@ -168,7 +176,15 @@ class Candidates:
     def plan(self, mask: int) -> Plan | Refusal | Cause:
         """The plan for a group, or what is in its way."""
         group = self.group(mask)
-        return group if isinstance(group, Cause) else self.judge(mask, group)
+        if isinstance(group, Cause):
+            return group
+        found = self.judge(group)
+        if isinstance(found, Refusal) and group.way is not None and mask not in self.turned:
+            self.turned.add(mask)
+            other = self._built(mask, list(self.parts(mask))[1:])
+            if isinstance(other, Group) and isinstance(plan := self.judge(other), Plan):
+                self.groups[mask], found = other, plan
+        return found
 
     def obstacle(self, a: int, b: int) -> Cause | None:
         """What keeps two groups from being one kernel; None where it would only be slower."""
@@ -184,14 +200,14 @@ class Candidates:
             return None
         return cause or (plan if isinstance(plan, Cause) else plan.cause)
 
-    def judge(self, mask: int, group: Group) -> Plan | Refusal:
+    def judge(self, group: Group) -> Plan | Refusal:
         """What the schedules say of a group, finished."""
-        key = (mask, group.first, group.way)
-        if key not in self.plans:
-            live = self.live(mask)
+        if id(group) not in self.plans:
+            self.asked.append(group)
+            live = self.live(group.mask)
             kernel, buffers = finish(group.made.kernel, self.env, live)
-            self.plans[key] = accepts(kernel, {**self.env.buffers, **buffers}, self.env, live)
-        return self.plans[key]
+            self.plans[id(group)] = accepts(kernel, {**self.env.buffers, **buffers}, self.env, live)
+        return self.plans[id(group)]
 
     def group(self, mask: int) -> Group | Cause:
         """A set of nodes as one kernel, or why it cannot be."""
@@ -204,38 +220,48 @@ class Candidates:
 
     def _group(self, mask: int) -> Group | Cause:
         if mask & (mask - 1) == 0:
-            return Group(Merged(self.nodes[mask.bit_length() - 1].kernel, "vertical"))
+            return Group(Merged(self.nodes[mask.bit_length() - 1].kernel, "vertical"), mask)
         for bar in self.barred:
             if bar.nodes & ~mask == 0:
                 return bar.cause
-        found = [way for first, second in self.parts(mask) for way in self.ways(first, second)]
-        groups = [g for g in found if isinstance(g, Group)]
-        if not groups:
-            return next(c for c in found if isinstance(c, Cause))
-        return groups[0] if len(groups) == 1 else min(groups, key=lambda g: self._rank(mask, g))
+        return self._built(mask, self.parts(mask))
 
-    def _rank(self, mask: int, group: Group) -> tuple[bool, bool, float]:
+    def _built(self, mask: int, parts: Iterable[tuple[int, int]]) -> Group | Cause:
+        """The group of one of the pairs of parts: the first whose loops join, or else the best."""
+        groups: list[Group] = []
+        why: Cause | None = None
+        for first, second in parts:
+            found = list(self.ways(first, second))
+            here = [g for g in found if isinstance(g, Group)]
+            groups += here
+            why = why or next((c for c in found if isinstance(c, Cause)), None)
+            if any(g.made.cause is None for g in here):
+                break
+        if not groups:
+            return why or Cause("unrelated", "the kernels do not belong together")
+        return groups[0] if len(groups) == 1 else min(groups, key=self._rank)
+
+    def _rank(self, group: Group) -> tuple[bool, bool, float]:
         """Of several ways that one is best which has a plan, shares loops, and takes the least time; of two that take the
         same, the one that leaves no loop around the reader's."""
-        plan = self.judge(mask, group)
+        plan = self.judge(group)
         seconds = plan.cost.seconds if isinstance(plan, Plan) else 0.0
         if group.way is merge:
             seconds *= 1 + EVEN
         return isinstance(plan, Refusal), group.made.cause is not None, seconds
 
     def parts(self, mask: int) -> Iterator[tuple[int, int]]:
-        """The way to split a group in two connected parts, one of them a single node: the last that nothing in the group
-        needs, or else the first that needs nothing there."""
+        """The ways to split a group in two connected parts, one of them a single node: the last that nothing in the group
+        needs, then the first that needs nothing there."""
         members = sorted(bits(mask), key=self.order.__getitem__)
-        for n in reversed(members):
-            if not self.masks.after[n] & mask and self._connected(mask & ~(1 << n)):
-                yield mask & ~(1 << n), 1 << n
-                return
-        for n in members:
-            if not self.masks.before[n] & mask and self._connected(mask & ~(1 << n)):
-                yield 1 << n, mask & ~(1 << n)
-                return
-        yield mask & ~(1 << members[-1]), 1 << members[-1]
+        last = [n for n in reversed(members) if not self.masks.after[n] & mask and self._connected(mask & ~(1 << n))]
+        first = [n for n in members if not self.masks.before[n] & mask and self._connected(mask & ~(1 << n))]
+        if last:
+            yield mask & ~(1 << last[0]), 1 << last[0]
+        if first and len(members) > 2:
+            yield 1 << first[0], mask & ~(1 << first[0])
+        if not last and not first:
+            yield mask & ~(1 << members[-1]), 1 << members[-1]
 
     def _connected(self, mask: int) -> bool:
         return self.masks.grow(mask & -mask, self.masks.near, mask) == mask
@@ -277,7 +303,7 @@ class Candidates:
             return made
         if made.recomputed and (cause := self._too_much(made, first)) is not None:
             return cause
-        return Group(made, first, second, way)
+        return Group(made, first | second, a, b, way)
 
     def _too_much(self, made: Merged, first: int) -> Cause | None:
         """Why computing something again is not worth what it saves."""
@@ -292,27 +318,25 @@ class Candidates:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def rebuild(self, mask: int, kernels: Sequence[Kernel], env: Env) -> tuple[Kernel, tuple[Size, ...]]:
+    def rebuild(self, group: Group, kernels: Sequence[Kernel], env: Env) -> tuple[Kernel, tuple[Size, ...]]:
         """The group built again in the same steps, of other copies of the nodes' kernels and with ids from another
         environment: those of the trials are left out."""
-        found = self.group(mask)
-        assert isinstance(found, Group)
-        if found.way is None:
-            return kernels[mask.bit_length() - 1], ()
-        a, left = self.rebuild(found.first, kernels, env)
-        b, right = self.rebuild(found.second, kernels, env)
-        made = found.way(a, b, env, self.live(mask))
+        if group.way is None or group.first is None or group.second is None:
+            return kernels[group.mask.bit_length() - 1], ()
+        a, left = self.rebuild(group.first, kernels, env)
+        b, right = self.rebuild(group.second, kernels, env)
+        made = group.way(a, b, env, self.live(group.mask))
         assert isinstance(made, Merged)
         return made.kernel, (*left, *right, *made.sizes)
 
-    def path(self, mask: int) -> list[tuple[int, int]]:
-        """The pairs of groups that were joined one after the other to make a group."""
-        found: list[tuple[int, int]] = []
-        waiting = [mask]
+    def path(self, mask: int) -> list[Group]:
+        """The groups that are made one after the other to make a group."""
+        found: list[Group] = []
+        waiting: list[Group | Cause | None] = [self.group(mask)]
         while waiting:
-            group = self.group(waiting.pop())
+            group = waiting.pop()
             if isinstance(group, Group) and group.way is not None:
-                found.append((group.first, group.second))
+                found.append(group)
                 waiting += [group.first, group.second]
         return found[::-1]
 

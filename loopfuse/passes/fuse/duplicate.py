@@ -35,13 +35,12 @@ def free(nodes: Sequence[Node], env: Env, kept: frozenset[str], held: frozenset[
     Nests at positions in `held` stay. `may` is asked before each.
     """
     found: list[Free] = []
-    current = list(nodes)
-    for node in nodes:
-        at = next(k for k, n in enumerate(current) if n.members == node.members)
+    current = dict(enumerate(nodes))
+    for at in range(len(nodes)):
         node = current[at]
         if not _free(node, env, kept) or held & set(node.members):
             continue
-        readers = [k for k, n in enumerate(current) if n is not node and not n.reads.isdisjoint(node.writes)]
+        readers = [k for k, n in current.items() if n is not node and not n.reads.isdisjoint(node.writes)]
         made = [inline(node.kernel, current[k].kernel, env, frozenset()) for k in readers]
         if not made or any(isinstance(m, Cause) for m in made) or not may():
             continue
@@ -50,7 +49,7 @@ def free(nodes: Sequence[Node], env: Env, kept: frozenset[str], held: frozenset[
             assert isinstance(m, Merged)
             current[k] = Node(m.kernel, current[k].members, current[k].key)
         del current[at]
-    return current, found
+    return list(current.values()), found
 
 
 def _free(node: Node, env: Env, kept: frozenset[str]) -> bool:

@@ -48,18 +48,17 @@ def copied(found: Candidates, one: Spread) -> Decision:
                     saved, 1, one.recomputed, spans=spans(found, one.group, *one.readers))  # fmt: skip
 
 
-def joined(found: Candidates, first: int, second: int, verdict: Verdict = "fused") -> Decision:
+def joined(found: Candidates, group: Group, forced: bool) -> Decision:
     """The record of two groups that become one."""
-    whole = first | second
-    saved = found.border(first) + found.border(second) - found.border(whole)
-    group, plan = found.group(whole), found.known(whole)
-    made = group.made if isinstance(group, Group) else None
-    before, after = found.seconds(first) + found.seconds(second), found.seconds(whole)
+    (first, second), made = group.pair, group.made
+    saved = found.border(first) + found.border(second) - found.border(group.mask)
+    plan = found.plans.get(id(group))
+    before, after = found.seconds(first) + found.seconds(second), found.seconds(group.mask)
     registers = plan.cost.registers if isinstance(plan, Plan) else None
     return Decision(
-        0, names(found, first), names(found, second), verdict, made.kind if made else "vertical",
-        _gain(found, first, second, saved), before * MICRO, after * MICRO, saved, 1, made.recomputed if made else 0,
-        registers, spans=spans(found, first, second),
+        0, names(found, first), names(found, second), "forced" if forced else "fused", made.kind,
+        _gain(found, first, second, saved), before * MICRO, after * MICRO, saved, 1, made.recomputed, registers,
+        spans=spans(found, first, second),
     )  # fmt: skip
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from loopfuse.analysis.cost import memory
+from loopfuse.analysis.cost import Memory, memory
 from loopfuse.analysis.env import Env, environment
 from loopfuse.decisions import Cause, Decision
 from loopfuse.diag import UserError
 from loopfuse.ir import Kernel, Program, Size
 from loopfuse.passes.base import Options, Outcome, Steps, steps
+from loopfuse.passes.contract import pinned
 from loopfuse.passes.fuse import records
 from loopfuse.passes.fuse.candidates import Barred, Candidates, Group, finish, trial
 from loopfuse.passes.fuse.chains import Chains
@@ -50,7 +52,7 @@ class _Planned:
 
     found: Candidates
     groups: tuple[int, ...]
-    pairs: list[tuple[int, int]]
+    pairs: list[Group]
     spread: list[Spread]
     free: list[Decision]
     chained: list[Decision]
@@ -80,9 +82,9 @@ class _Fusion:
         planned = self.plan()
         done, decisions = self.allowed(planned)
         kernels, sizes = self.build(planned, done)
-        program = self.assemble(kernels, sizes)
+        program = self.assemble(list(kernels.values()), sizes)
         numbered = tuple(replace(d, number=k) for k, d in enumerate((*decisions, *planned.apart), 1))
-        return Outcome(program, tuple(self.wishes.remarks), numbered, self.notes(program))
+        return Outcome(program, tuple(self.wishes.remarks), numbered, self.notes(program, planned, list(kernels)))
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ class _Fusion:
             found, groups, pairs, copies,
             [records.freed(one, self.env, self._bytes(one.node.writes[0])) for one in frees],
             [records.chained(s, nests, self.env, self._bytes(s.buffer)) for s in chains.steps],
-            [records.joined(found, a, b, "forced" if any(m & a and m & b for m in forced) else "fused") for a, b in pairs],
+            [records.joined(found, g, any(all(m & part for part in g.pair) for m in forced)) for g in pairs],
             [records.copied(found, one) for one in copies],
             self._apart(found, [g for g in groups if all(g != one.group for one in copies)]),
         )  # fmt: skip
@@ -175,8 +177,8 @@ class _Fusion:
                 made.append(replace(d, verdict="skipped", reason="the limit on the number of decisions was reached"))
         return done, made
 
-    def build(self, planned: _Planned, done: int) -> tuple[list[Kernel], tuple[Size, ...]]:
-        """The kernels after the first decisions."""
+    def build(self, planned: _Planned, done: int) -> tuple[dict[int, Kernel], tuple[Size, ...]]:
+        """The kernels after the first decisions, by their groups (by negative numbers where there are none yet)."""
         left = iter(range(done))
         nests, _ = free(self.nests, self.env, self.kept, self.held, lambda: next(left, None) is not None)
         chains = self.chains(nests)
@@ -184,31 +186,31 @@ class _Fusion:
         nodes = chains.build(steps, self.env)
         done -= len(planned.free) + len(planned.chained)
         if done < 0 or len(steps) < len(chains.steps):
-            return [n.kernel for n in nodes], ()
+            return {-k: n.kernel for k, n in enumerate(nodes, 1)}, ()
         found = planned.found
         originals = [n.kernel for n in nodes]
         sizes: list[Size] = []
         kernels: dict[int, Kernel] = {}
-        for mask in found.masks.schedule(self._cut(planned, set(planned.pairs[:done]))):
-            kernels[mask], new = found.rebuild(mask, originals, self.env)
+        groups = {g.mask: g for g in self._cut(planned, {id(g) for g in planned.pairs[:done]})}
+        for mask in found.masks.schedule(list(groups)):
+            kernels[mask], new = found.rebuild(groups[mask], originals, self.env)
             sizes += new
         copied(kernels, planned.spread[: max(0, done - len(planned.pairs))], found, self.env)
-        return list(kernels.values()), tuple(sizes)
+        return kernels, tuple(sizes)
 
     @staticmethod
-    def _cut(planned: _Planned, joined: set[tuple[int, int]]) -> list[int]:
-        """The groups as far as they are joined."""
-        groups: list[int] = []
-        waiting = list(planned.groups)
+    def _cut(planned: _Planned, joined: set[int]) -> list[Group]:
+        """The groups as far as they are joined; `joined` holds the ids of groups."""
+        done: list[Group] = []
+        waiting: list[Group | Cause | None] = [planned.found.group(mask) for mask in planned.groups]
         while waiting:
-            part = waiting.pop()
-            group = planned.found.group(part)
+            group = waiting.pop()
             assert isinstance(group, Group)
-            if group.way is None or (group.first, group.second) in joined:
-                groups.append(part)
+            if group.way is None or id(group) in joined:
+                done.append(group)
             else:
                 waiting += [group.first, group.second]
-        return groups
+        return done
 
     def assemble(self, kernels: Sequence[Kernel], sizes: Sequence[Size]) -> Program:
         """The program with these kernels, numbered; temporaries that none accesses are gone."""
@@ -223,21 +225,61 @@ class _Fusion:
         buffers = tuple(b for b in program.buffers if b.role != "temp" or b.id in used)
         return replace(program, kernels=named, buffers=buffers, sizes=(*program.sizes, *sizes))
 
-    def notes(self, program: Program) -> dict[str, Any]:
+    def notes(self, program: Program, planned: _Planned, groups: Sequence[int]) -> dict[str, Any]:
         """What faces show: the plans by kernel, refusals of kernels that have none, the sizes, traffic and peak memory."""
         env = environment(program, self.options.device, self.options.sizes)
         plans: dict[str, Plan] = {}
         refusals: dict[str, Refusal] = {}
-        for kernel, live in zip(program.kernels, lives(program, self.kept), strict=True):
-            done, buffers = finish(kernel, env, live)
-            plan = accepts(done, {**env.buffers, **buffers}, env, live)
+        for kernel, mask, live in zip(program.kernels, groups, lives(program, self.kept), strict=True):
+            plan = self._known(planned.found, mask, kernel, live)
+            if plan is None:
+                done, buffers = finish(kernel, env, live)
+                plan = accepts(done, {**env.buffers, **buffers}, env, live)
             if isinstance(plan, Plan):
                 plans[kernel.id] = plan
             else:
                 refusals[kernel.id] = plan
-        before, after = memory(self.program, self.env), memory(program, env)
         return {"plans": plans, "refusals": refusals, "sizes": dict(env.sizes), "assumed": env.assumed,
-                "before": before, "after": after, "splits": splits(program)}  # fmt: skip
+                "moved": Moved(self.program, self.env, program, env), "splits": splits(program)}  # fmt: skip
+
+    @staticmethod
+    def _known(found: Candidates, mask: int, kernel: Kernel, live: frozenset[str]) -> Plan | Refusal | None:
+        """The answer of the schedules about a group, where the kernel is the one that they were asked about."""
+        group = found.groups.get(mask) if mask > 0 else None
+        if (
+            not isinstance(group, Group)
+            or replace(group.made.kernel, id=kernel.id) != kernel
+            or found.live(mask) != live
+        ):
+            return None
+        return found.plans.get(id(group))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What the program moves through memory and holds there, before and after, worked out when it is asked for."""
+
+    old: Program
+    old_env: Env
+    new: Program
+    new_env: Env
+
+    @cached_property
+    def before(self) -> Memory:
+        """Of the program that came in."""
+        return memory(self.old, self.old_env)
+
+    @cached_property
+    def after(self) -> Memory:
+        """Of the program with its kernels joined and their temporaries contracted."""
+        env, done = self.new_env, []
+        table = dict(env.buffers)
+        kept = frozenset(b.id for b in self.new.buffers if b.role != "temp") | pinned(self.new)
+        for kernel, live in zip(self.new.kernels, lives(self.new, kept), strict=True):
+            made, buffers = finish(kernel, env, live)
+            table |= buffers
+            done.append(made)
+        return memory(replace(self.new, kernels=tuple(done), buffers=tuple(table.values())), env)
 
 
 def lives(program: Program, kept: frozenset[str]) -> list[frozenset[str]]:
