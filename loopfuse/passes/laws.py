@@ -6,7 +6,10 @@ Nothing here names an operation: a row that states a new law is simplified by it
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal
 
+from loopfuse.dtypes import DType
 from loopfuse.ir import Const, Expr, Op
 from loopfuse.oprow import OpRow
 from loopfuse.ops import OPS, PREFIX, to_bits
@@ -16,14 +19,22 @@ from loopfuse.rewrite import is_const
 from loopfuse.rules import Rule, Rules
 
 OPPOSITE = PREFIX["not"].name
-Named = Callable[[Op, OpRow], Expr | None]
+Named = Literal["identity", "absorbing", "cancels"]
+Law = Callable[[Op, OpRow], Expr | None]
 
 
-def _named_const(row: OpRow, law: str, node: Op) -> Const | None:
+@lru_cache(maxsize=1024)
+def _named_bits(op: str, law: Named, operand: DType, result: DType) -> int | None:
+    """The bits of the constant that a law of a row names at a type of operands."""
+    value = OPS[op].value(law, operand)
+    return None if value is None else to_bits(value, result)
+
+
+def _named_const(row: OpRow, law: Named, node: Op) -> Const | None:
     """The constant that a law of the row names at the operands of a node."""
-    value = row.value(law, node.args[-1].dtype)  # type: ignore[arg-type]
     dtype = node.dtype if law == "cancels" else node.args[-1].dtype
-    return None if value is None else Const(to_bits(value, dtype), dtype, span=node.span)
+    bits = _named_bits(row.name, law, node.args[-1].dtype, dtype)
+    return None if bits is None else Const(bits, dtype, span=node.span)
 
 
 def _constant_right(node: Op, row: OpRow) -> Expr | None:
@@ -37,7 +48,7 @@ def _constant_right(node: Op, row: OpRow) -> Expr | None:
 
 def _identity(node: Op, row: OpRow) -> Expr | None:
     """`x * 1 => x`"""
-    if row.arity != 2 or node.dtype != node.args[0].dtype:
+    if row.arity != 2 or node.dtype != node.args[0].dtype or not any(isinstance(a, Const) for a in node.args):
         return None
     unit = _named_const(row, "identity", node)
     if unit is None:
@@ -54,7 +65,8 @@ def _equals(expr: Expr, const: Const) -> bool:
 
 def _absorbing(node: Op, row: OpRow) -> Expr | None:
     """`x * 0 => 0`"""
-    zero = _named_const(row, "absorbing", node) if row.arity == 2 else None
+    possible = row.arity == 2 and any(isinstance(a, Const) for a in node.args)
+    zero = _named_const(row, "absorbing", node) if possible else None
     if zero is None:
         return None
     if _equals(node.args[1], zero) and not faults(node.args[0]):
@@ -125,7 +137,7 @@ def _folded(node: Op, row: OpRow) -> Expr | None:
     return evaluate(node)
 
 
-def _rule(name: str, law: Named) -> Rule:
+def _rule(name: str, law: Law) -> Rule:
     def apply(node: Expr) -> Expr | None:
         return law(node, OPS[node.op]) if isinstance(node, Op) else None
 

@@ -22,10 +22,10 @@ from loopfuse.passes.laws import LAWS
 from loopfuse.passes.patterns import lazy, reads, same
 from loopfuse.passes.redundant import Redundant
 from loopfuse.passes.rulefile import Spec, load_rules
-from loopfuse.passes.simplify import counted, remarks_of, shown
+from loopfuse.passes.simplify import MOST_STEPS, counted, remarks_of, shown
 from loopfuse.passes.simplify import specs as simplifications
 from loopfuse.rewrite import Fresh, Mapper, map_expr, subexprs
-from loopfuse.rules import Fired, Rewriter, Rules
+from loopfuse.rules import Rewriter, Rules
 from loopfuse.verify.layout import layout
 from loopfuse.verify.structure import size_facts
 
@@ -43,20 +43,19 @@ def peephole(program: Program, options: Options) -> Outcome:
     rules = counted(LAWS + Rules(s.rule() for s in (*simplifications(), *mine)), counter)
     facts = size_facts(layout(replace(program, buffers=program.buffers, kernels=())))
     remarks: list[Remark] = []
-    fired: list[Fired] = []
+    mapper = _Values(Rewriter(rules, MOST_STEPS))
     while True:
         before = program
         redundant = Redundant(program, facts, counter)
         program = redundant.run()
         remarks += redundant.remarks
         program = name_operands(program, mine, counter)
-        mapper = _Values(rules)
         kernels = tuple(mapper.on_kernel(k) for k in program.kernels)
         if any(a is not b for a, b in zip(kernels, program.kernels, strict=True)):
             program = replace(program, kernels=kernels)
-        fired += mapper.fired
         if program is before:
             break
+    fired = mapper.rewriter.fired
     rounding = {s.name for s in mine if s.rounds}
     exact = [f for f in fired if f.rule not in rounding]
     announced = [replace(r, rounds=True) for r in remarks_of([f for f in fired if f.rule in rounding])]
@@ -69,10 +68,9 @@ PASS = Pass("peephole", "Cheaper operations, loads of known elements, decided co
 class _Values(Mapper):
     """Rewrites values; subscripts, conditions of loops and integer lets, which may be subscripts, stay."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rewriter: Rewriter) -> None:
         super().__init__()
-        self.rules = rules
-        self.fired: list[Fired] = []
+        self.rewriter = rewriter
 
     def on_expr(self, expr: Expr) -> Expr:
         return expr
@@ -80,12 +78,10 @@ class _Values(Mapper):
     def _leaf(self, stmt: Let | Store) -> Stmt:
         if isinstance(stmt, Let) and stmt.value.dtype == I64:
             return stmt
-        rewriter = Rewriter(self.rules)
         for node in subexprs(stmt.value):
             if isinstance(node, Load):
-                rewriter.done.update({id(sub): (sub, sub) for sub in node.subs})
-        value = rewriter.expr(stmt.value)
-        self.fired += rewriter.fired
+                self.rewriter.done.update({id(sub): (sub, sub) for sub in node.subs})
+        value = self.rewriter.expr(stmt.value)
         return stmt if value is stmt.value else replace(stmt, value=value)
 
 

@@ -28,7 +28,7 @@ from loopfuse.rules import Fired, Rewriter, Rule, Rules
 from loopfuse.sizes import Poly
 
 SHOWN = 60  # characters of an expression in a description
-MOST_ROUNDS = 100
+MOST_ROUNDS, MOST_STEPS = 100, 1_000_000
 
 
 @cache
@@ -42,7 +42,7 @@ def simplify(program: Program, options: Options) -> Outcome:
     counter = steps(options, "simplify")
     rules = counted(LAWS + Rules(spec.rule() for spec in specs()) + Rules([affine_rule(program)]), counter)
     remarks: list[Remark] = []
-    fired: list[Fired] = []
+    rewriter = Rewriter(rules, MOST_STEPS)  # remembers what is simple already
     lets = 0
     for _ in range(MOST_ROUNDS):
         before = program
@@ -50,16 +50,14 @@ def simplify(program: Program, options: Options) -> Outcome:
         remarks += found
         program, dropped = propagate(program, counter)
         lets += dropped
-        rewriter = Rewriter(rules)
         program = on_kernels(program, rewriter)
-        fired += rewriter.fired
         if program is before:
             break
     else:
         raise CompilerError("simplify", f"no fixed point after {MOST_ROUNDS} rounds", print_program(program))
     if lets:
         remarks.append(Remark(f"{lets} {'names' if lets > 1 else 'name'} of constants, indices or names replaced"))
-    return Outcome(program, (*remarks, *remarks_of(fired)))
+    return Outcome(program, (*remarks, *remarks_of(rewriter.fired)))
 
 
 PASS = Pass("simplify", "Algebra that keeps every bit, and no detours over copies.", simplify)
