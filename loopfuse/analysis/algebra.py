@@ -67,7 +67,8 @@ class Part:
     """A summand: `expr` (None: 1), which holds the powers and centres, times the outer factors (True: divided by).
 
     Several powers are alternatives: of a sum, or of the arms of a select; they agree in what depends on results.
-    `conds`: where all of these hold the part counts, elsewhere it is zero. `lazy`: a power or centre stands in an arm.
+    `conds`: where all of these hold the part counts, elsewhere it is zero. `wide`: outer factors multiply that zero,
+    too; `open`: so do the powers. `lazy`: a power or centre stands in an arm.
     """
 
     expr: Expr | None
@@ -76,6 +77,8 @@ class Part:
     centres: tuple[Centre, ...] = ()
     conds: tuple[Expr, ...] = ()
     lazy: bool = False
+    wide: bool = False
+    open: bool = False
 
     @property
     def key(self) -> Any:
@@ -252,7 +255,18 @@ class Terms:
             if p.expr is not None and q.expr is not None:
                 conds = p.conds if p.conds == q.conds else ()
                 joined = Op(expr.op, (p.expr, q.expr), expr.dtype, span=expr.span)
-                return [Part(joined, p.outer, p.powers + q.powers, (), conds, p.lazy or q.lazy)]
+                return [
+                    Part(
+                        joined,
+                        p.outer,
+                        p.powers + q.powers,
+                        (),
+                        conds,
+                        p.lazy or q.lazy,
+                        p.wide or q.wide,
+                        p.open or q.open,
+                    )
+                ]
         if difference:
             right = [replace(p, expr=number(-1, expr.dtype) if p.expr is None else negated(p.expr)) for p in right]
         return self._few(expr, left + right)
@@ -276,7 +290,9 @@ class Terms:
                     )
                 made.append(
                     Part(times(p.expr, q.expr, expr), p.outer + q.outer, p.powers + q.powers, p.centres + q.centres,
-                         p.conds + q.conds, p.lazy or q.lazy)
+                         p.conds + q.conds, p.lazy or q.lazy,
+                         p.wide or q.wide or bool(p.conds and q.outer) or bool(q.conds and p.outer),
+                         p.open or q.open or bool(p.conds and q.powers) or bool(q.conds and p.powers))
                 )  # fmt: skip
         return self._few(expr, made)
 
@@ -288,7 +304,7 @@ class Terms:
         made = []
         for p in self.split(a, depth + 1):
             if side == RESULT:
-                made.append(replace(p, outer=(*p.outer, (b, True))))
+                made.append(replace(p, outer=(*p.outer, (b, True)), wide=p.wide or bool(p.conds)))
             else:
                 one = number(1, expr.dtype) if p.expr is None else p.expr
                 made.append(replace(p, expr=Op(expr.op, (one, b), expr.dtype, span=expr.span)))
@@ -306,6 +322,8 @@ class Terms:
             if p.expr is not None and q.expr is not None:
                 joined = either(expr, cond, p.expr, q.expr)
                 return [Part(joined, p.outer, p.powers + q.powers, (), (), True)]
+        if any(p.wide or p.open for p in (*yes, *no)):
+            raise Inseparable(expr, "which nests conditions")
         one = number(1, expr.dtype)
         opposite = Op("not", (cond,), cond.dtype)
         made = [replace(p, expr=either(expr, cond, p.expr or one, zero), conds=(cond, *p.conds), lazy=True)

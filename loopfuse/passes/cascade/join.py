@@ -92,6 +92,8 @@ class Joiner:
         """Whether a polynomial is never negative here."""
         if poly.is_const:
             return poly.constant >= 0
+        if poly.names <= self.env.sizes.keys():
+            return self.env.facts.nonneg(poly)
         if self.facts is None:
             facts = self.env.facts
             for loop in self.around:

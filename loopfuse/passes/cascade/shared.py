@@ -80,12 +80,19 @@ class Shared:
             self.ran = Ref(acc.id, BOOL)
         return self.ran
 
-    def count(self) -> Acc:
-        """The accumulator that counts iterations."""
+    def counter(self) -> Acc | None:
+        """The accumulator that counts iterations, if there is one."""
         for acc in (*self.earlier.values(), *self.accs):
             terms = self.absorbed.get(acc.id, [])
             if acc.dtype == I64 and MONOIDS[acc.monoid].name == "sum" and len(terms) == 1 and is_number(terms[0], 1):
                 return acc
+        return None
+
+    def count(self) -> Acc:
+        """The accumulator that counts iterations."""
+        known = self.counter()
+        if known is not None:
+            return known
         acc = Acc(self.fresh("n"), "sum", I64)
         self.accs.append(acc)
         self.absorbs.append(Store(acc.id, (), number(1, I64), True))
@@ -208,6 +215,29 @@ class Shared:
             pivot = self.pivot(element)
             self.offsets[source] = Offset(self.fresh(source), self.fresh("d"), pivot, acc.dtype)
         return self.offsets[source]
+
+    def known(self, whole: Expr | None, element: Expr) -> Offset | None:
+        """The sum about a pivot that a value is, where an earlier cascade has made one of the element's."""
+        if whole is None or not isinstance(whole, Op) or OPS[whole.op].arithmetic not in ("sum", "quotient"):
+            return None
+        if OPS[whole.op].arithmetic == "quotient":
+            return self.known(whole.args[0], element)
+        source = whole.args[0]
+        terms = self.absorbed.get(source.id, []) if isinstance(source, Ref) else []
+        if not isinstance(source, Ref) or len(terms) != 1 or not isinstance(terms[0], Ref):
+            return None
+        made = self.terms.lets.get(terms[0].id)
+        if not isinstance(made, Op) or OPS[made.op].arithmetic != "difference" or self.terms.side(made.args[1]):
+            return None
+        pivot, count = made.args[1], self.counter()
+        if count is None:
+            return None
+        n = Op("cast", (Ref(count.id, I64),), source.dtype)
+        back = plus(source, Op("mul", (n, pivot), source.dtype))
+        mine = self.terms.expand(element)
+        if not isinstance(pivot, Ref) or whole != self.terms.expand(back) or self.terms.expand(made.args[0]) != mine:
+            return None
+        return Offset(source.id, terms[0].id, pivot, source.dtype)
 
     def shift(self, body: Iterable[Stmt]) -> Iterator[Stmt]:
         """The earlier fold's statements, with the sums that have offsets replaced."""

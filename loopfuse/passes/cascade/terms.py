@@ -39,7 +39,7 @@ from loopfuse.analysis.algebra import (
 from loopfuse.dtypes import BOOL, I64
 from loopfuse.ir import Acc, Const, Expr, Let, Op, Ref, Select, Store
 from loopfuse.ops import MONOIDS, OPS
-from loopfuse.passes.cascade.shared import Shared, direction
+from loopfuse.passes.cascade.shared import Offset, Shared, direction
 from loopfuse.rewrite import children, expr_names, map_expr
 
 Reader = Callable[[Acc], Expr]
@@ -169,13 +169,16 @@ class Rewriter:
             made.rounds = True
             made.how.append("factors that depend on results of earlier folds multiply it after the loop")
         self._absorb(made, acc, number(1, acc.dtype) if expr is None else expr, store)
-        ran = self._took_part(acc, store, part, made) if outer or hole is not None else None
+        some = self._took_part(acc, store, part, made) if outer or hole is not None else None
+        ran = self.shared.executed() if part.wide or part.open else None
 
         def value(read: Reader) -> Expr:
             found = read(acc)
-            done = ran(read) if ran is not None else None
+            counted = some(read) if some is not None else None
+            done = ran if part.wide else counted
             if hole is not None and not any(self._nan_where(factor, hole) for factor, _ in outer):
-                lost = hole if done is None or outer else Op("and", (done, hole), BOOL)
+                took = ran if part.open else counted
+                lost = hole if took is None or (outer and took == done) else Op("and", (took, hole), BOOL)
                 found = Select(lost, number(float("nan"), acc.dtype), found)
             for factor, divides in outer:
                 found = over(found, factor) if divides else times(found, factor) or found
@@ -192,7 +195,7 @@ class Rewriter:
 
     def _took_part(self, acc: Acc, store: Store, part: Part, made: Rewritten) -> Callable[[Reader], Expr] | None:
         """Whether any element took part in the sum; None where one surely did."""
-        if not part.conds:
+        if not part.conds or (part.open and part.wide):
             ran = self.shared.executed()
             return None if ran is None else lambda read: ran
         some = Acc(self.shared.fresh(acc.id), "any", BOOL, acc.shape)
@@ -206,8 +209,9 @@ class Rewriter:
 
     def _exponential(self, acc: Acc, store: Store, part: Part, made: Rewritten) -> Callable[[Reader], Expr]:
         power = part.powers[0]
-        peak, rest = self._peak(power, part.conds)
-        if any(self._peak(other, part.conds)[0] is None for other in part.powers[1:]):
+        conds = () if part.open else part.conds
+        peak, rest = self._peak(power, conds)
+        if any(self._peak(other, conds)[0] is None for other in part.powers[1:]):
             peak = None
         if peak is None:
             raise Inseparable(power.node, "which may overflow: the {result} is no bound of its argument")
@@ -326,23 +330,35 @@ class Rewriter:
         made.how.append("it is summed about a pivot")
         made.rounds = True
         inner = self._plain(acc, store, replace(part, outer=()), shifted, made)
+        endless = Op("isinf", (centre.result,), BOOL) if self._of_same(centre) else None
 
         def raw(read: Reader) -> Expr:
             shift = plus(centre.result, pivot, True)
-            return plus(inner(read), times(shift, read(weights)) or shift, True)
+            whole = plus(inner(read), times(shift, read(weights)) or shift, True)
+            return whole if endless is None else Select(endless, number(float("nan"), acc.dtype), whole)
 
         return self._times(acc, store, part, raw, made)
+
+    def _of_same(self, centre: Centre) -> bool:
+        """Whether the result is made of the same elements: where it is infinite, one of the differences is NaN."""
+        whole, mine = self.terms.expand(centre.result), self.terms.expand(centre.element)
+        names = expr_names(whole).values if whole is not None else frozenset()
+        known = [e for n in names for e in self.shared.absorbed.get(n, [])]
+        return any(self.terms.expand(e) == mine for e in known) or self.shared.known(whole, centre.element) is not None
 
     def _times(self, acc: Acc, store: Store, part: Part, raw: Callable[[Reader], Expr],
                made: Rewritten) -> Callable[[Reader], Expr]:  # fmt: skip
         """The value with the outer factors of the part."""
-        ran = self._took_part(acc, store, part, made)
+        some = self._took_part(acc, store, part, made)
+        if part.wide:
+            ran = self.shared.executed()
+            some = None if ran is None else lambda read: ran
 
         def value(read: Reader) -> Expr:
             found = raw(read)
             for factor, divides in part.outer:
                 found = over(found, factor) if divides else times(found, factor) or found
-            return found if ran is None else Select(ran(read), found, number(0, acc.dtype))
+            return found if some is None else Select(some(read), found, number(0, acc.dtype))
 
         return value
 
@@ -353,11 +369,10 @@ class Rewriter:
         wanted = times(a.node, b.node)
         if part.expr != wanted or part.lazy:
             raise Inseparable(store.value, "and squares of deviations are merged only where all weigh the same")
-        means = [self._mean(c) for c in (a, b)]
+        offsets = [self._mean(c) for c in (a, b)]
         count = self.shared.count()
         deviations, moves = [], []
-        for centre, mean in zip((a, b), means, strict=True):
-            offset = self.shared.offset(mean)
+        for centre, offset in zip((a, b), offsets, strict=True):
             n: Expr = Op("cast", (Ref(count.id, I64),), offset.dtype)
             name, at = self.shared.fresh("d"), self.shared.fresh("mu")
             here = Ref(offset.shifted, offset.dtype)
@@ -382,23 +397,26 @@ class Rewriter:
         term = Op("mul", (deviations[0], deviations[1]), acc.dtype, span=store.value.span)
         return self._plain(replace(acc, repair=repair), store, part, term, made)
 
-    def _mean(self, centre: Centre) -> str:
-        """The sum of which the centre's result is the mean."""
+    def _mean(self, centre: Centre) -> Offset:
+        """The sum of which the centre's result is the mean, about a pivot."""
         whole = self.terms.expand(centre.result)
         wrong = Inseparable(centre.node, "which is no deviation from the mean of the same elements")
         kind = arithmetic(whole) if whole is not None else None
-        if not isinstance(whole, Op) or kind not in ("quotient", "product") or not isinstance(whole.args[0], Ref):
-            raise wrong
-        source = self.shared.earlier.get(whole.args[0].id)
-        if source is None or source.shape or not is_sum(source):
+        if not isinstance(whole, Op) or kind not in ("quotient", "product"):
             raise wrong
         if not self.shared.counts(whole.args[1], inverse=kind == "product"):
+            raise wrong
+        known = self.shared.known(whole.args[0], centre.element)
+        if known is not None:
+            return known
+        source = self.shared.earlier.get(whole.args[0].id) if isinstance(whole.args[0], Ref) else None
+        if source is None or source.shape or not is_sum(source):
             raise wrong
         absorbed = self.shared.absorbed.get(source.id, [])
         mine = self.terms.expand(centre.element)
         if len(absorbed) != 1 or mine is None or self.terms.expand(absorbed[0]) != mine:
             raise wrong
-        return source.id
+        return self.shared.offset(source.id)
 
 
 # -- small things -----------------------------------------------------------------------------------------------------
