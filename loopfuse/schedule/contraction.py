@@ -27,7 +27,8 @@ WIDEST = 256  # columns of a tile
 class Shape:
     """What the kernel is around its products. `segments`: the products of one fold, which share their left operand.
 
-    `trunk`: the innermost loop that holds every product; `row`: whole rows of the result must be on chip at once;
+    `trunk`: the innermost loop that holds every product; `row`: whole rows of the result, of `width` elements, must be
+    on chip at once (`turned`: they run along `m`);
     `rows_folded`, `columns_folded`: the epilogue reduces along the row, along the columns.
     """
 
@@ -36,6 +37,8 @@ class Shape:
     row: Level | None = None
     rows_folded: bool = False
     columns_folded: bool = False
+    width: int = 0
+    turned: bool = False
     before: list[Level] = field(default_factory=list)
     after: list[Level] = field(default_factory=list)
 
@@ -171,26 +174,41 @@ def _too_deep(ask: Ask, level: Level) -> Refusal:
 
 
 def _rows(ask: Ask, shape: Shape, owners: list[Level]) -> Refusal | None:
-    """Whether whole rows of the result must be on chip, and whether they fit."""
-    first = shape.first
-    arrays = [a for o in owners for a in o.accs if a.shape]
-    reading = [level for level in shape.after if not _reads_array(level, {a.id for a in arrays}) or _again(level)]
-    waits = bool(reading) or (shape.rows_folded and _used(shape))
-    if not waits and not (shape.rows_folded and shape.columns_folded):
+    """Whether whole rows of the result must be on chip, and whether they fit.
+
+    They must where a loop after the products waits for them: what blocks share nothing of is what all the products and
+    all such loops stand in.
+    """
+    arrays = {a.id for o in owners for a in o.accs if a.shape}
+    waiting = [level for level in shape.after if not _reads_array(level, arrays) or _again(level)]
+    if not waiting:
         return None
-    if not waits:
-        return None
+    shared = {i for level in owners[0].chain() if all(x.within(level) for x in (*owners, *waiting))
+              for i in level.trips}  # fmt: skip
     shape.row = shape.trunk
-    width = sum(s[0].extent(s[0].n) for s in shape.segments)
+    for segment in shape.segments:
+        u = segment[0]
+        if not {*u.m, *u.batch} - shared:
+            shape.width += u.extent(u.n)
+        elif not {*u.n, *u.batch} - shared:
+            shape.width += u.extent(u.m)
+            shape.turned = True
+        else:
+            return refuse(
+                NAME, 5, "barrier", f"{ask.title}: what follows waits for the product over all of "
+                f"{', '.join(f'`{i}`' for i in (*u.batch, *u.m, *u.n) if i not in shared)}, which many blocks compute",
+                ask, span=span_of(waiting[0]), lift="a kernel of its own for what follows",
+            )  # fmt: skip
     most = WIDEST * max(1, ask.device.cluster)
     if ask.device.kind == "cpu":
         most = ask.device.shared // 256
-    if width > most:
-        name = first.n[-1]
+    if shape.width > most:
+        u = shape.first
+        name = (u.m if shape.turned else u.n)[-1]
         return refuse(
-            NAME, 5, "row", f"{ask.title}: what follows the product needs its whole row of {width} elements; "
-            f"a cluster of blocks holds {most}", ask, needed=width, limit=most, unit="elements",
-            detail=f"the row runs along `{name}`", lift=f"{ask.extent_text(first.term.level, name)} <= {most}",
+            NAME, 5, "row", f"{ask.title}: what follows the product needs its whole row of {shape.width} elements; "
+            f"a cluster of blocks holds {most}", ask, needed=shape.width, limit=most, unit="elements",
+            detail=f"the row runs along `{name}`", lift=f"{ask.extent_text(u.term.level, name)} <= {most}",
         )  # fmt: skip
     return None
 
@@ -203,11 +221,6 @@ def _reads_array(level: Level, arrays: set[str]) -> bool:
 def _again(level: Level) -> bool:
     """Whether a loop after the product reduces."""
     return level.kind == "fold" or any(b.kind == "fold" for b in level.below())
-
-
-def _used(shape: Shape) -> bool:
-    """Whether the result of a reduction along the row is needed in another loop."""
-    return bool(shape.after)
 
 
 # -- cost -------------------------------------------------------------------------------------------------------------
@@ -244,8 +257,10 @@ def _choose(ask: Ask, shape: Shape, how: Path) -> Plan | Refusal:
 
 def _covers(ask: Ask, shape: Shape, tile: Tile) -> bool:
     """Whether a cluster of such tiles holds a whole row."""
-    width = sum(s[0].extent(s[0].n) for s in shape.segments)
-    return ask.device.kind == "cpu" or (-(-width // tile.columns) <= max(1, ask.device.cluster) and not tile.pingpong)
+    if ask.device.kind == "cpu":
+        return True
+    side = tile.rows if shape.turned else tile.columns
+    return -(-shape.width // side) <= max(1, ask.device.cluster) and not tile.pingpong
 
 
 def _tiles(segment: list[Product], tile: Tile) -> int:
@@ -371,7 +386,7 @@ def _plan(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, 
     launches: tuple[Launch, ...] = (Launch("main", min(blocks, ask.device.units), 128 * (1 + tile.consumers)),)
     if finish:
         launches = (*launches, Launch("finish", max(1, u.extent(u.n) // 256), 256))
-    cluster = -(-sum(s[0].extent(s[0].n) for s in shape.segments) // tile.columns) if shape.row is not None else 1
+    cluster = -(-shape.width // (tile.rows if shape.turned else tile.columns)) if shape.row is not None else 1
     folds = {p.term.acc.id: f"exact: tiles of {how.depth}" + (", workspace" if split > 1 else "")
              for s in shape.segments for p in s}  # fmt: skip
     for level in ask.sketch.levels[1:]:
@@ -392,9 +407,10 @@ def _guards(ask: Ask, shape: Shape) -> tuple[Guard, ...]:
     if shape.row is None:
         return ()
     u = shape.first
-    other = prod(u.term.level.extents[i] for i in u.n[:-1]) * len(shape.segments)
+    row = u.m if shape.turned else u.n
+    other = prod(u.term.level.extents[i] for i in row[:-1]) * len(shape.segments)
     limit = WIDEST * max(1, ask.device.cluster) // max(1, other)
-    return ask.guard(u.term.level, u.n[-1], "<=", limit, "what follows the product in a kernel of its own")
+    return ask.guard(u.term.level, row[-1], "<=", limit, "what follows the product in a kernel of its own")
 
 
 def _rounding(how: Path, shape: Shape, split: int) -> tuple[str, ...]:
