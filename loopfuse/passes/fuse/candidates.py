@@ -1,7 +1,7 @@
 """Groups of kernels as one kernel: how it is built, what it will look like when finished, and what it would cost.
 
 A set of kernels is built by adding one kernel to the rest, each way of adding tried: `merge` joins the loops, `inline`
-computes a cheap producer again where it is read. What the schedules are asked about is the *finished* kernel, with its
+computes a cheap producer again where it is read, `window` in the halo of a tile. What the schedules are asked about is the *finished* kernel, with its
 folds in cascade and its temporaries contracted; what is built here stays unfinished, so that later passes can show
 those steps.
 """
@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import prod
 
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause
-from loopfuse.ir import Buffer, Kernel, Loop, Size
+from loopfuse.ir import Buffer, Kernel, Loop
 from loopfuse.passes.cascade import cascade_kernel
 from loopfuse.passes.contract import contract_kernel
 from loopfuse.passes.fuse.graph import Node, search_graph
 from loopfuse.passes.fuse.partition import Components, bits
 from loopfuse.passes.merge import Merged, inline, merge
 from loopfuse.passes.remat import rematerialise
+from loopfuse.passes.window import around, window
 from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Plan, Refusal
 
@@ -33,13 +35,17 @@ NO_PLAN = 1.0  # seconds that a kernel is taken to need where no schedule takes 
 
 @dataclass(frozen=True)
 class Group:
-    """A set of kernels as one: the mask of its nodes, of which two groups it was made, and in which way."""
+    """A set of kernels as one: the mask of its nodes, of which two groups it was made, and in which way.
+
+    `extras` are the joins in it that brought sizes of tiles and local buffers with them.
+    """
 
     made: Merged
     mask: int
     first: Group | None = None
     second: Group | None = None
     way: Way | None = None
+    extras: tuple[Merged, ...] = ()
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -204,9 +210,9 @@ class Candidates:
         """What the schedules say of a group, finished."""
         if id(group) not in self.plans:
             self.asked.append(group)
-            live = self.live(group.mask)
-            kernel, buffers = finish(group.made.kernel, self.env, live)
-            self.plans[id(group)] = accepts(kernel, {**self.env.buffers, **buffers}, self.env, live)
+            live, env = self.live(group.mask), surroundings(self.env, group.extras)
+            kernel, buffers = finish(group.made.kernel, env, live)
+            self.plans[id(group)] = accepts(kernel, {**env.buffers, **buffers}, env, live)
         return self.plans[id(group)]
 
     def group(self, mask: int) -> Group | Cause:
@@ -275,40 +281,44 @@ class Candidates:
                 return
         made = self.by(merge, first, second)
         yield made
-        # Sharing loops serves a producer that is read where it is computed; another one may be cheaper computed again.
-        if isinstance(made, Cause) or made.made.cause is not None or not self._aligned(first, second):
+        if isinstance(made, Cause) or made.made.cause is not None or not self._aligned(made):
             yield from self.again(first, second)
 
-    def _aligned(self, first: int, second: int) -> bool:
-        """Whether a pure single producer has as many indices as the outermost loop of its reader."""
-        if first & (first - 1):
-            return True
-        one, two = self.nodes[first.bit_length() - 1], self.group(second)
-        loops = [] if isinstance(two, Cause) else [s for s in two.made.kernel.body if isinstance(s, Loop)]
-        return not one.pure or all(len(s.dims) == rank(one.kernel) for s in loops)
+    def _aligned(self, made: Group) -> bool:
+        """Whether the joint loop has all the indices that it could have: where it has fewer, and where a cheap producer
+        has fewer than its reader, another way may serve better than sharing loops."""
+        a, b = made.first, made.second
+        assert a is not None and b is not None
+        ranks = rank(a.made.kernel), rank(b.made.kernel)
+        alone = a.way is None and self.nodes[a.mask.bit_length() - 1].pure
+        return rank(made.made.kernel) >= min(ranks) and not (alone and ranks[0] < ranks[1])
 
     def again(self, first: int, second: int) -> Iterator[Group | Cause]:
-        """The group with a cheap producer computed again where it is read."""
+        """The group with what the first part computes done again where it is read, or in the halo of a tile."""
+        live = self.live(first | second)
+        if any(name in live for n in bits(first) for name in self.nodes[n].writes):
+            return
         if first & (first - 1) == 0 and self.nodes[first.bit_length() - 1].pure:
-            live = self.live(first | second)
-            if not any(name in live for name in self.nodes[first.bit_length() - 1].writes):
-                yield self.by(inline, first, second)
+            yield self.by(inline, first, second)
+        yield self.by(window, first, second)
 
     def by(self, way: Way, first: int, second: int) -> Group | Cause:
         """The group of two parts, joined in one way."""
         a, b = self.group(first), self.group(second)
         assert isinstance(a, Group) and isinstance(b, Group)
-        made = way(a.made.kernel, b.made.kernel, self.env, self.live(first | second))
+        extras = (*a.extras, *b.extras)
+        made = way(a.made.kernel, b.made.kernel, surroundings(self.env, extras), self.live(first | second))
         if isinstance(made, Cause):
             return made
         if made.recomputed and (cause := self._too_much(made, first)) is not None:
             return cause
-        return Group(made, first | second, a, b, way)
+        extras += (made,) if made.sizes or made.buffers else ()
+        return Group(made, first | second, a, b, way, extras)
 
     def _too_much(self, made: Merged, first: int) -> Cause | None:
         """Why computing something again is not worth what it saves."""
         device = self.env.device
-        saved = 2 * sum(self.bytes(name) for name in self.nodes[first.bit_length() - 1].writes)
+        saved = 2 * sum(self.bytes(name) for n in bits(first) for name in self.nodes[n].writes)
         limit = WORTH * device.fp32 * (saved / device.bandwidth + device.launch)
         if made.recomputed <= limit:
             return None
@@ -318,16 +328,16 @@ class Candidates:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def rebuild(self, group: Group, kernels: Sequence[Kernel], env: Env) -> tuple[Kernel, tuple[Size, ...]]:
+    def rebuild(self, group: Group, kernels: Sequence[Kernel], env: Env) -> tuple[Kernel, tuple[Merged, ...]]:
         """The group built again in the same steps, of other copies of the nodes' kernels and with ids from another
         environment: those of the trials are left out."""
         if group.way is None or group.first is None or group.second is None:
             return kernels[group.mask.bit_length() - 1], ()
         a, left = self.rebuild(group.first, kernels, env)
         b, right = self.rebuild(group.second, kernels, env)
-        made = group.way(a, b, env, self.live(group.mask))
+        made = group.way(a, b, surroundings(env, (*left, *right)), self.live(group.mask))
         assert isinstance(made, Merged)
-        return made.kernel, (*left, *right, *made.sizes)
+        return made.kernel, (*left, *right, *((made,) if made.sizes or made.buffers else ()))
 
     def path(self, mask: int) -> list[Group]:
         """The groups that are made one after the other to make a group."""
@@ -339,6 +349,11 @@ class Candidates:
                 found.append(group)
                 waiting += [group.first, group.second]
         return found[::-1]
+
+
+def surroundings(env: Env, extras: Sequence[Merged]) -> Env:
+    """The surroundings of a kernel that some joins brought sizes and local buffers into."""
+    return reduce(around, extras, env)
 
 
 def finish(kernel: Kernel, env: Env, live: frozenset[str]) -> tuple[Kernel, dict[str, Buffer]]:

@@ -16,7 +16,7 @@ from loopfuse.analysis.cost import Memory, memory
 from loopfuse.analysis.env import Env, environment
 from loopfuse.decisions import Cause, Decision
 from loopfuse.diag import UserError
-from loopfuse.ir import Kernel, Program, Size
+from loopfuse.ir import Kernel, Program
 from loopfuse.passes.base import Options, Outcome, Steps, steps
 from loopfuse.passes.contract import pinned
 from loopfuse.passes.fuse import records
@@ -27,6 +27,7 @@ from loopfuse.passes.fuse.duplicate import Spread, copied, free, spread
 from loopfuse.passes.fuse.graph import Node, kernel_keys
 from loopfuse.passes.fuse.search import Effort, search
 from loopfuse.passes.fuse.wishes import Wish, Wishes, wishes
+from loopfuse.passes.merge import Merged
 from loopfuse.rewrite import free_names
 from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Plan, Refusal
@@ -81,8 +82,8 @@ class _Fusion:
         """Plan, then do as much as is allowed."""
         planned = self.plan()
         done, decisions = self.allowed(planned)
-        kernels, sizes = self.build(planned, done)
-        program = self.assemble(list(kernels.values()), sizes)
+        kernels, extras = self.build(planned, done)
+        program = self.assemble(list(kernels.values()), extras)
         numbered = tuple(replace(d, number=k) for k, d in enumerate((*decisions, *planned.apart), 1))
         return Outcome(program, tuple(self.wishes.remarks), numbered, self.notes(program, planned, list(kernels)))
 
@@ -177,7 +178,7 @@ class _Fusion:
                 made.append(replace(d, verdict="skipped", reason="the limit on the number of decisions was reached"))
         return done, made
 
-    def build(self, planned: _Planned, done: int) -> tuple[dict[int, Kernel], tuple[Size, ...]]:
+    def build(self, planned: _Planned, done: int) -> tuple[dict[int, Kernel], list[Merged]]:
         """The kernels after the first decisions, by their groups (by negative numbers where there are none yet)."""
         left = iter(range(done))
         nests, _ = free(self.nests, self.env, self.kept, self.held, lambda: next(left, None) is not None)
@@ -186,17 +187,17 @@ class _Fusion:
         nodes = chains.build(steps, self.env)
         done -= len(planned.free) + len(planned.chained)
         if done < 0 or len(steps) < len(chains.steps):
-            return {-k: n.kernel for k, n in enumerate(nodes, 1)}, ()
+            return {-k: n.kernel for k, n in enumerate(nodes, 1)}, []
         found = planned.found
         originals = [n.kernel for n in nodes]
-        sizes: list[Size] = []
+        extras: list[Merged] = []
         kernels: dict[int, Kernel] = {}
         groups = {g.mask: g for g in self._cut(planned, {id(g) for g in planned.pairs[:done]})}
         for mask in found.masks.schedule(list(groups)):
             kernels[mask], new = found.rebuild(groups[mask], originals, self.env)
-            sizes += new
+            extras += new
         copied(kernels, planned.spread[: max(0, done - len(planned.pairs))], found, self.env)
-        return kernels, tuple(sizes)
+        return kernels, extras
 
     @staticmethod
     def _cut(planned: _Planned, joined: set[int]) -> list[Group]:
@@ -212,7 +213,7 @@ class _Fusion:
                 waiting += [group.first, group.second]
         return done
 
-    def assemble(self, kernels: Sequence[Kernel], sizes: Sequence[Size]) -> Program:
+    def assemble(self, kernels: Sequence[Kernel], extras: Sequence[Merged]) -> Program:
         """The program with these kernels, numbered; temporaries that none accesses are gone."""
         program = self.program
         named = tuple(k if k.id == f"k{n}" else replace(k, id=f"k{n}") for n, k in enumerate(kernels, 1))
@@ -222,7 +223,9 @@ class _Fusion:
         for kernel in named:
             names = free_names(kernel.body)
             used |= names.loads | names.stores
-        buffers = tuple(b for b in program.buffers if b.role != "temp" or b.id in used)
+        table = {b.id: b for b in program.buffers} | {b.id: b for made in extras for b in made.buffers}
+        buffers = tuple(b for b in table.values() if b.role != "temp" or b.id in used)
+        sizes = tuple(s for made in extras for s in made.sizes)
         return replace(program, kernels=named, buffers=buffers, sizes=(*program.sizes, *sizes))
 
     def notes(self, program: Program, planned: _Planned, groups: Sequence[int]) -> dict[str, Any]:
