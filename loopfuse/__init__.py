@@ -12,20 +12,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loopfuse.api import Compiled, Lowered, Program, Record, compile, parse, run
+    from loopfuse.api import CheckResult, Compiled, Lowered, PassRecord, Program, Record, check, compile, parse, run
     from loopfuse.diag import CompilerError, Diagnostic, MachineError
     from loopfuse.diag import UserError as Error
 
 __version__ = "0.1.0"
 __all__ = [
-    "Compiled", "CompilerError", "Diagnostic", "Error", "Lowered", "MachineError", "Program", "Record", "compile",
-    "parse", "run",
+    "CheckResult", "Compiled", "CompilerError", "Diagnostic", "Error", "Lowered", "MachineError", "PassRecord", "Program",
+    "Record", "check", "compile", "parse", "passes", "run",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'loopfuse' has no attribute {name!r}")
+    if name == "passes":
+        return import_module("loopfuse.passes")
     home = "diag" if name in ("Error", "CompilerError", "Diagnostic", "MachineError") else "api"
     return getattr(import_module(f"loopfuse.{home}"), "UserError" if name == "Error" else name)
 

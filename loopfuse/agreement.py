@@ -17,7 +17,7 @@ from loopfuse.backends import reference
 from loopfuse.backends.reference import Bounded, Online, Result, agrees
 from loopfuse.bind import Bound, buffer_bytes
 from loopfuse.diag import CompilerError, UserError
-from loopfuse.driver import Lowered, plan_sizes, uncollected
+from loopfuse.driver import Lowered, optimise, plan_sizes, uncollected
 from loopfuse.generate import Array
 from loopfuse.ir import Loop, Program
 from loopfuse.passes import Options, Pass, Stage, run_passes, selection
@@ -193,6 +193,23 @@ def every_pass(lowered: Lowered, bound: Bound, passes: str | Iterable[Pass] = "d
         if row.stage is None or not row.agrees:
             return
         program = row.stage.program
+
+
+def overall(lowered: Lowered, bound: Bound, passes: str | Iterable[Pass] = "default",
+            options: Options | None = None) -> Row:  # fmt: skip
+    """Run passes and judge the end alone; the row is named after the last pass, or the one that failed."""
+    chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
+    judge = Judge(lowered.program, bound)
+    try:
+        stages = optimise(lowered, options or Options(sizes=bound.sizes), chosen).stages
+    except CompilerError as why:
+        return Row(why.stage, None, Verdict(why.message))
+    if not stages:
+        return Row("lower", None, Verdict())
+    notes = {"frozen": {id: a for s in stages for id, a in s.notes.get("frozen", {}).items()}}
+    changed, rounds = any(s.changed for s in stages), any(s.rounds for s in stages)
+    whole = replace(stages[-1], changed=changed, rounds=rounds, notes=notes)
+    return Row(whole.name, whole, judge.judge(whole, judge.result)[0])
 
 
 def attempt(p: Pass, program: Program, options: Options, judge: Judge, before: Result, *,

@@ -4,27 +4,32 @@ prog = lf.parse("input x: f32[N]  output y = tanh(x) * 2")
 prog.outputs                      # (f32[N] y,)
 y = prog.compile()(x)             # or lf.run(source, x=x)
 print(prog.lower().as_text())     # the loop IR
+print(prog.lower().diff("lower", "fuse"))
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import index
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loopfuse import driver, implied
-from loopfuse.bind import Given, show_type
-from loopfuse.diag import Diagnostic, Source, UserError, error
+from loopfuse import agreement, driver, implied
+from loopfuse.bind import Bound, Given, show_type
+from loopfuse.decisions import Decision
+from loopfuse.diag import CompilerError, Diagnostic, Source, UserError, error
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
 from loopfuse.ir import Program as IR
+from loopfuse.passes import Options, Remark, selection
 from loopfuse.printer import print_program
 from loopfuse.requires import require_text
+from loopfuse.views.diff import diff, text
 
 Result = Any  # an array where a program has one output, else a Record
 
@@ -146,9 +151,12 @@ class Program:
         """The program as loop IR."""
         return Lowered(self, driver.lower_program(self._typed))
 
-    def compile(self) -> Compiled:
-        """The program as a function of arrays."""
-        return Compiled(self.lower())
+    def compile(self, *, passes: str = "default", freeze: Sequence[str] = ()) -> Compiled:
+        """The program as a function of arrays.
+
+        `passes` as for `--passes`; `freeze` names inputs whose first arrays are taken to be constant.
+        """
+        return Compiled(self.lower(), passes, freeze)
 
     def __call__(self, *arrays: object, **named: object) -> Result:
         """Run on arrays; see `Compiled.__call__`."""
@@ -166,34 +174,108 @@ class Program:
         return f"<loopfuse.Program {self.name}({given}) -> {', '.join(o.name for o in self.outputs)}>"
 
 
-class Lowered:
-    """A program as loop IR."""
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """What a pass did: the programs before and after it, what it said and decided, and the seconds that it took."""
 
-    def __init__(self, program: Program, lowered: driver.Lowered) -> None:
+    name: str
+    changed: bool
+    before: IR
+    after: IR
+    remarks: tuple[Remark, ...]
+    decisions: tuple[Decision, ...]
+    seconds: float
+
+
+class Lowered:
+    """A program as loop IR, as it was lowered, and after each pass."""
+
+    def __init__(self, program: Program, lowered: driver.Lowered, passes: str = "default",
+                 options: Options | None = None) -> None:  # fmt: skip
         self.program, self._lowered = program, lowered
+        self._passes, self._options = passes, options
 
     @property
     def ir(self) -> IR:
-        """The program's data structure."""
+        """The program as it was lowered, as a data structure."""
         return self._lowered.program
 
-    def as_text(self, gutter: bool = False) -> str:
-        """The IR as text that reads back; with `gutter` each line ends with its line in the script."""
-        return print_program(self._lowered.program, gutter=gutter)
+    def optimise(self, passes: str = "default", *, dims: Mapping[str, int] | None = None,
+                 specialise: Mapping[str, int] | None = None, options: Options | None = None) -> Lowered:  # fmt: skip
+        """The same program with other passes chosen.
 
-    def interpret(self, *arrays: object, **named: object) -> Result:
-        """Run on the NumPy reference interpreter; arguments as of `Compiled.__call__`."""
-        return _result(_execute(self._lowered, self.program._base, arrays, {"backend": "reference", **named}))
+        `dims` are sizes that decisions are made for, `specialise` sizes that are substituted. Raises `lf.Error` where
+        there is no such pass or size.
+        """
+        chosen = options or Options(sizes=_integers("dims", dims), specialise=_integers("specialise", specialise))
+        selection(passes)
+        return Lowered(self.program, self._lowered, passes, chosen)
+
+    @cached_property
+    def _optimised(self) -> driver.Optimised:
+        return driver.optimise(self._lowered, self._options, self._passes)
+
+    @property
+    def passes(self) -> Sequence[PassRecord]:
+        """What each pass did, in order."""
+        found: list[PassRecord] = []
+        before = self.ir
+        for s in self._optimised.stages:
+            found.append(PassRecord(s.name, s.changed, before, s.program, s.remarks, s.decisions, s.seconds))
+            before = s.program
+        return tuple(found)
+
+    def after(self, stage: str | int | None = None) -> IR:
+        """The program after a pass (by name or place); None or `lower`: as it was lowered; `last`: after all."""
+        return self._until(stage).program
+
+    def _until(self, stage: str | int | None) -> driver.Optimised:
+        if stage is None or stage == "lower":
+            return driver.Optimised(self._lowered, ())
+        stages = self._optimised.stages
+        if stage == "last":
+            return self._optimised
+        names = [s.name for s in stages]
+        if isinstance(stage, str) and stage not in names:
+            selection(stage)  # no pass at all, or one that did not run
+            raise UserError(error("LF0821", f"the pass `{stage}` did not run",
+                              notes=[f"those that did are {', '.join(names)}"]))  # fmt: skip
+        return driver.Optimised(self._lowered, stages[: (names.index(stage) if isinstance(stage, str) else stage) + 1])
+
+    def as_text(self, after: str | int | None = None, gutter: bool = False) -> str:
+        """The IR as text that reads back, after a pass; with `gutter` each line ends with its line in the script."""
+        return print_program(self.after(after), gutter=gutter)
+
+    def diff(self, a: str | int | None = "lower", b: str | int | None = "last") -> str:
+        """The difference between two stages."""
+        return text(diff(self.after(a), self.after(b)))
+
+    def explain(self) -> list[Remark | Decision]:
+        """What the passes say and decided, in order."""
+        found: list[Remark | Decision] = []
+        for stage in self._optimised.stages:
+            found += (*stage.remarks, *stage.decisions)
+        return found
+
+    def interpret(self, *arrays: object, at: str | int | None = None, **named: object) -> Result:
+        """Run on the NumPy reference interpreter, after a pass; arguments as of `Compiled.__call__`."""
+        program = self._until(at)
+        bound, options = _bind(self._lowered.typed, self.program._base, arrays, {"backend": "reference", **named})
+        return _result(driver.execute(program, bound, backend="reference", limit=options["limit"]).outputs)
 
     def __repr__(self) -> str:
         return f"<loopfuse.Lowered {self.program.name}: {len(self.ir.kernels)} kernels>"
 
 
 class Compiled:
-    """A program as a function of arrays."""
+    """A program as a function of arrays. It is optimised for each set of extents on their first use."""
 
-    def __init__(self, lowered: Lowered) -> None:
-        self.lowered = lowered
+    MOST = 32  # sets of extents that are kept
+
+    def __init__(self, lowered: Lowered, passes: str = "default", freeze: Sequence[str] = ()) -> None:
+        selection(passes)
+        self.lowered, self._passes, self._freeze = lowered, passes, tuple(freeze)
+        self._known: dict[tuple[int, ...], driver.Optimised] = {}
 
     @property
     def program(self) -> Program:
@@ -207,10 +289,53 @@ class Compiled:
         are options, unless the script declares them: `dims` (a mapping, sizes that no input settles), `limit` (bytes
         that may be allocated) and `backend` (`auto` or `reference`). Raises `lf.Error` for what is wrong with data.
         """
-        return _result(_execute(self.lowered._lowered, self.program._base, arrays, named))
+        bound, options = _bind(self.lowered._lowered.typed, self.program._base, arrays, named)
+        limit = options["limit"]
+        return _result(driver.execute(self._optimised(bound), bound, backend=options["backend"], limit=limit).outputs)
+
+    def _optimised(self, bound: Bound) -> driver.Optimised:
+        """The program optimised for the extents of these inputs."""
+        typed = self.lowered._lowered.typed
+        key = tuple(bound.sizes[s.id] for s in typed.sizes if s.origin != "param")
+        found = self._known.get(key)
+        if found is None:
+            options = Options(sizes=bound.sizes, frozen=driver.frozen_arrays(typed, bound, self._freeze))
+            found = driver.optimise(self.lowered._lowered, options, self._passes)
+            if len(self._known) >= self.MOST:
+                self._known.pop(next(iter(self._known)))
+            self._known[key] = found
+        return found
 
     def __repr__(self) -> str:
         return f"<loopfuse.Compiled {self.program.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What `check` found: a row for each pass that ran, the last of which may disagree."""
+
+    rows: tuple[agreement.Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the results are the same, to the bit or within the derived bound, after every pass."""
+        return all(row.agrees for row in self.rows)
+
+    @property
+    def undecided(self) -> int:
+        """The most elements that could not be judged after a pass."""
+        return max((row.verdict.undecided for row in self.rows), default=0)
+
+    def raise_if_bad(self) -> None:
+        """Raise `CompilerError` that names the first pass whose results differ."""
+        for row in self.rows:
+            if not row.agrees:
+                raise CompilerError(
+                    row.name, row.verdict.problem, print_program(row.stage.program) if row.stage else ""
+                )
+
+    def __str__(self) -> str:
+        return "\n".join(f"{row.name}: {row.verdict.problem or 'agrees'}" for row in self.rows)
 
 
 # -- short forms ------------------------------------------------------------------------------------------------------
@@ -254,6 +379,28 @@ def compile(source: str | Path, *, name: str | None = None, sizes: Mapping[str, 
     return parse(source, name=name, sizes=sizes).compile()
 
 
+def check(program: Program | str | Path, inputs: Mapping[str, object] | None = None, *, every_pass: bool = False,
+          passes: str = "default", dims: Mapping[str, int] | None = None, seed: int = 0) -> CheckResult:  # fmt: skip
+    """Compare the results of the optimised program with those of the program as it was lowered.
+
+    `inputs` are arrays by name, params among them; the others are made up. With `every_pass` the program is run after
+    each pass. Raises `lf.Error` for what is wrong with the script or the data.
+    """
+    prog = program if isinstance(program, Program) else parse(program)
+    typed = prog._typed
+    names = {p.name for p in typed.params}
+    values = {n: v for n, v in (inputs or {}).items() if n in names}
+    data = {**driver.read_inputs(typed, {}, prog._base, skip=inputs or {}), **(inputs or {})}
+    data = {n: v for n, v in data.items() if n not in names}
+    bound = driver.bind_program(typed, Given(data, values, _integers("dims", dims), seed, fill=True))
+    lowered = driver.lower_program(typed)
+    chosen = selection(passes)
+    with driver.guard("check"):
+        if every_pass:
+            return CheckResult(tuple(agreement.every_pass(lowered, bound, chosen)))
+        return CheckResult((agreement.overall(lowered, bound, chosen),))
+
+
 def run(source: str | Path, /, *arrays: object, **named: object) -> Result:
     """Run a script once: `lf.run("output y = a @ b + c", a=a, b=b, c=c)`.
 
@@ -271,10 +418,9 @@ def run(source: str | Path, /, *arrays: object, **named: object) -> Result:
 OPTIONS: dict[str, Any] = {"dims": None, "limit": None, "backend": "auto"}
 
 
-def _execute(lowered: driver.Lowered, base: Path, arrays: tuple[object, ...], named: Mapping[str, object],
-             ) -> dict[str, Array]:  # fmt: skip
-    """Bind the arguments of a call and run."""
-    typed = lowered.typed
+def _bind(typed: TypedProgram, base: Path, arrays: tuple[object, ...], named: Mapping[str, object],
+          ) -> tuple[Bound, dict[str, Any]]:  # fmt: skip
+    """Bind the arguments of a call; what they are bound to, and the options among them."""
     names = [i.name for i in typed.inputs]
     params = {p.name for p in typed.params}
     free = OPTIONS.keys() - params - set(names)
@@ -291,8 +437,7 @@ def _execute(lowered: driver.Lowered, base: Path, arrays: tuple[object, ...], na
     dims, limit = _integers("dims", options["dims"]), options["limit"]
     if not isinstance(limit, int | None):
         raise TypeError(f"limit is a number of bytes, not {limit!r}")
-    bound = driver.bind_program(typed, Given(data, values, dims, limit=limit))
-    return driver.execute(lowered, bound, backend=options["backend"], limit=limit).outputs
+    return driver.bind_program(typed, Given(data, values, dims, limit=limit)), options
 
 
 def _result(outputs: dict[str, Array]) -> Result:

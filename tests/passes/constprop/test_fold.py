@@ -85,13 +85,16 @@ kernel k1
 """)  # fmt: skip
     assert stage.program.requires == ()
     assert stage.program.sizes[1].value == 3
-    assert shown(stage.program) == """kernel k1
+    assert (
+        shown(stage.program)
+        == """kernel k1
   par i < N
     fold r < 3
       acc s: f32 sum
       s <- x[i, -r + 2] * 3.0f32
     y[i] = s
 """
+    )
 
 
 def test_loops_of_one_iteration_stay() -> None:
@@ -190,7 +193,9 @@ kernel k1
 
 def test_steps() -> None:
     steps = Steps(1)
-    program = "program p()\nbuf y: f32[] out\nbuf z: f32[] out\nkernel k1\n  y[] = 1.0f32 + 1.0f32\n  z[] = exp(0.0f32)\n"
+    program = (
+        "program p()\nbuf y: f32[] out\nbuf z: f32[] out\nkernel k1\n  y[] = 1.0f32 + 1.0f32\n  z[] = exp(0.0f32)\n"
+    )
     stage = apply(PASS, program, steps={"constprop": steps})
     assert steps.log == ["1.0f32 + 1.0f32 is 2.0f32"]
     assert "y[] = 2.0f32\n  z[] = exp(0.0f32)" in shown(stage.program)
