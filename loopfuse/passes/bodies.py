@@ -24,15 +24,18 @@ def bodies(program: Program, options: Options) -> Outcome:
     limit = steps(options, PASS.name)
     env = environment(program, options.device, options.sizes)
     remarks: list[Remark] = []
-    kernels: list[Kernel] = []
-    for kernel in program.kernels:
-        made, said = share(kernel, env, limit, hoist=True, prune=True)
-        kernels.append(made)
-        remarks += said
-    if any(a is not b for a, b in zip(kernels, program.kernels, strict=True)):
-        program = replace(program, kernels=tuple(kernels))
-    program = _without_dead_stores(program, limit, remarks)
-    return Outcome(program, tuple(dict.fromkeys(remarks)))
+    while True:
+        clean = _without_dead_stores(program, limit, remarks)
+        kernels: list[Kernel] = []
+        for kernel in clean.kernels:
+            made, said = share(kernel, env, limit, hoist=True, prune=True)
+            kernels.append(made)
+            remarks += said
+        if all(a is b for a, b in zip(kernels, clean.kernels, strict=True)):
+            return Outcome(clean, tuple(dict.fromkeys(remarks)))
+        program = replace(clean, kernels=tuple(kernels))
+        if not any(b.scope == "local" for b in program.buffers):
+            return Outcome(program, tuple(dict.fromkeys(remarks)))
 
 
 def _without_dead_stores(program: Program, limit: Steps, remarks: list[Remark]) -> Program:

@@ -5,8 +5,9 @@ order: each gets the key of its statements in which buffers count by the class o
 that nests which become equal by an earlier merge are found in the same walk.
 
 Merging is worth it when computing twice is dearer than a load: the nest folds or runs in order, uses a special
-function, or has at least `DEAR` operations. A cheaper one stays double, since a merged buffer may have to be kept in
-memory where two copies vanish into their readers; but its copies count as equal, and one that loses its readers goes.
+function, or has at least `DEAR` operations; or when some nest reads both. Else a cheap one stays double, since a merged
+buffer may have to be kept in memory where two copies vanish into their readers; but its copies count as equal, and one
+that loses its readers goes.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class _Merger:
         self.buffers = {b.id: b for b in self.program.buffers}
         self.named = {w for d in self.program.directives for w in re.findall(r"[\w.]+", d.text)}
         self.nests = [n for k in self.program.kernels for n in _nests(k)]
+        self.readers: dict[str, set[int]] = {}
+        for number, nest in enumerate(self.nests):
+            for b in nest.loads:
+                self.readers.setdefault(b, set()).add(number)
         self.writers = Counter(id for n in self.nests for id in _stores(n.body))
 
     def find(self) -> None:
@@ -91,7 +96,8 @@ class _Merger:
         """The buffer of a nest equals the `first` that is kept so far, of the class `name`."""
         assert nest.target is not None
         a, b = self.buffers[first], self.buffers[nest.target]
-        if not _dear(nest.body):
+        readers, other = (self.readers.setdefault(x.id, set()) for x in (a, b))
+        if not _dear(nest.body) and readers.isdisjoint(other):
             self.classes[b.id] = name
             return
         keep_a, keep_b = (x.role == "out" or x.id in self.named for x in (a, b))
@@ -104,6 +110,7 @@ class _Merger:
             if kept.window not in (None, gone.window) or not self._take(a, b):
                 return
             self.dropped.add(id(nest))
+            self.readers[kept.id] = readers | other
             self.survivors[gone.id] = kept.id
             self.buffers[kept.id] = _known(kept, gone)
         self.classes[b.id] = name

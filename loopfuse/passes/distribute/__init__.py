@@ -55,8 +55,9 @@ class _Work:
         deps = dependences(found)
         early, late = self._split(found, deps)
         stay = [u for u in found.units if u not in early and u not in late]
-        before = [self._apart(found, u, "before") for u in early]
-        after = [self._apart(found, u, "after") for u in late]
+        sides = ("before the loop over", "after the loop over") if stay else ("without a loop in order over",) * 2
+        before = [self._apart(found, u, sides[0]) for u in early]
+        after = [self._apart(found, u, sides[1]) for u in late]
         return [*before, *self._loops(found, stay, deps), *after]
 
     # -- distribution -------------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ class _Work:
         for b in unit.writes:
             self.buffers[b] = replace(self.buffers[b], window=None)
         trip = found.trip.id
-        text = f"{_named(unit)} is computed {side} the loop over `{trip}`, for all `{trip}` at once"
+        text = f"{_named(unit)} is computed {side} `{trip}`, for every `{trip}` at once"
         self.remarks.append(Remark(text, unit.stmts[0].span))
         loops = (*found.around, Loop(found.loop.dims, (), span=found.loop.span))
         return Kernel(self.env.fresh(found.kernel.id), _nested(loops, unit.stmts), span=unit.stmts[0].span)

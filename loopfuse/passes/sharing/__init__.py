@@ -7,6 +7,7 @@ from loopfuse.ir import Kernel, Load
 from loopfuse.passes.base import Remark, Steps
 from loopfuse.passes.sharing.emit import Emit
 from loopfuse.passes.sharing.place import Place, Sharing, shown
+from loopfuse.passes.sharing.values import Values
 
 __all__ = ["share"]
 
@@ -26,7 +27,10 @@ def share(
     leaves, and their windows do not move with them; nothing that depends on an accumulator in progress moves. With
     `prune` lets that nothing uses go.
     """
-    sharing = Sharing(kernel, env, steps, hoist)
+    values = Values(kernel)
+    if not (values.repeats or (hoist and values.nested) or (prune and values.lets)):
+        return kernel, []
+    sharing = Sharing(values, env, steps, hoist)
     made = Emit(sharing, prune).kernel()
     if made is kernel:
         return kernel, []

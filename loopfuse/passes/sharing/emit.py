@@ -22,9 +22,9 @@ class Emit:
         """The kernel, the same object where it came out as it was."""
         s = self.sharing
         self._count(s.values.root)
-        self.renamed: dict[str, Poly] = {}
         body = self._block(s.values.root)
-        return s.kernel if body is s.kernel.body else replace(s.kernel, body=body)
+        kernel = s.values.kernel
+        return kernel if body is kernel.body else replace(kernel, body=body)
 
     # -- uses ---------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 from loopfuse.analysis.env import Env
 from loopfuse.diag import Span
 from loopfuse.dtypes import I64
-from loopfuse.ir import Affine, Const, Expr, Kernel, Let, Load, Loop, Op, Ref, Select, Store
+from loopfuse.ir import Affine, Const, Expr, Let, Load, Loop, Op, Ref, Select, Store
 from loopfuse.passes.base import Steps
 from loopfuse.passes.sharing.safety import Safety, settled
 from loopfuse.passes.sharing.values import Block, Info, Point, Values, before, header
@@ -98,7 +98,7 @@ class Context:
 class Sharing:
     """The places of a kernel's values; with `hoist` at the outermost legal depth, else at the first use."""
 
-    kernel: Kernel
+    values: Values
     env: Env
     steps: Steps
     hoist: bool = False
@@ -108,8 +108,7 @@ class Sharing:
     roots: dict[tuple[int, int], list[Operand]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.values = Values(self.kernel)
-        shapes = {a.id: a.shape for s in walk(self.kernel.body) if isinstance(s, Loop) for a in s.accs}
+        shapes = {a.id: a.shape for s in walk(self.values.kernel.body) if isinstance(s, Loop) for a in s.accs}
         self.safety = Safety(self.env, self._settled, shapes)
         self._block(self.values.root)
 

@@ -62,17 +62,28 @@ class Info:
 
 @dataclass
 class Values:
-    """The analysis of one kernel; `counts` says how often each key occurs in the text."""
+    """The analysis of one kernel.
+
+    `counts` says how often each key occurs in the text, `nested` whether there is a loop that a value may leave, `lets`
+    whether there are lets.
+    """
 
     kernel: Kernel
     keys: Keys = field(default_factory=lambda: Keys(through=True))
     counts: Counter[bytes] = field(default_factory=Counter)
     names: dict[str, Info] = field(default_factory=dict)
+    nested: bool = False
+    lets: bool = False
 
     def __post_init__(self) -> None:
         self.root = Block(self.kernel.body)
         self.start = Point(self.root, 0)
         self._block(self.root)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a value occurs twice."""
+        return any(count > 1 for count in self.counts.values())
 
     def _block(self, block: Block) -> None:
         for at, stmt in enumerate(block.body):
@@ -90,6 +101,7 @@ class Values:
 
     def _let(self, let: Let, info: Info, after: Point) -> None:
         """A let is its value; with an effect it is something of its own."""
+        self.lets = True
         if info.effect:
             token = self.keys.bind(let.id, "let")
             self.names[let.id] = Info(token, after, NOTHING, info.partial)
@@ -101,6 +113,7 @@ class Values:
 
     def _loop(self, block: Block, at: int, loop: Loop, infos: dict[int, Info]) -> None:
         inner = block.inner[at] = Block(loop.body, loop, block, at, block.depth + 1)
+        self.nested = self.nested or block.parent is not None or loop.order != "par" or bool(loop.accs)
         self.keys.enter(loop)
         inside = Point(inner, 0)
         for dim in loop.dims:
