@@ -6,6 +6,7 @@ from loopfuse.passes.base import Options, Outcome, Pass, Remark, Steps
 from loopfuse.passes.bodies import PASS as BODIES
 from loopfuse.passes.cascade import PASS as CASCADE
 from loopfuse.passes.constprop import PASS as CONSTPROP
+from loopfuse.passes.contract import PASS as CONTRACT
 from loopfuse.passes.cse import PASS as CSE
 from loopfuse.passes.dce import PASS as DCE
 from loopfuse.passes.distribute import PASS as DISTRIBUTE
@@ -24,6 +25,7 @@ PIPELINE: tuple[Pass, ...] = (
     CSE,
     DISTRIBUTE,
     CASCADE,
+    CONTRACT,
     BODIES,
     PEEPHOLE,
     WIDEN,
