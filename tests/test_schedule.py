@@ -302,3 +302,76 @@ kernel k1
     first = next(r for r in found if r.schedule == "map")
     assert first.cause.code == "barrier"
     assert first.cause.detail == "written as t[i], read as t[0]"
+
+
+def refused_by(text: str, schedule: str, sizes: dict[str, int] | None = None) -> Refusal:
+    """The refusal of one schedule."""
+    made = parse_program(text.lstrip("\n"))
+    env = environment(made, sizes=sizes)
+    return next(r for r in refusals(made.kernels[0], env.buffers, env, outside(made)) if r.schedule == schedule)
+
+
+def test_a_normalisation_over_the_batch_waits_for_all_blocks() -> None:
+    text = TEXTS["conv statistics"].replace(
+        "buf mean: f32[K] out\nbuf var: f32[K] out\n", "buf z: f32[B, H, W, K] out\n"
+    )
+    text = text.replace(
+        "    mean[o] = s\n    var[o] = q\n",
+        "    par n < B, i < H, j < W\n      z[n, i, j, o] = f32(y[n, i, j, o]) - s\n",
+    )
+    why = refused_by(text, "contraction", {"B": 32, "H": 28, "W": 28, "C": 64, "K": 64})
+    assert why.cause.code in ("barrier", "row")
+
+
+def test_a_product_does_not_wait_for_the_row_of_another_one() -> None:
+    text = """
+program two(M, N, K)
+buf x: f16[M, K] in
+buf w: f16[K, N] in
+buf v: f16[K, N] in
+buf y: f16[M, N] out
+kernel k1
+  par i < M
+    fold j < N
+      acc t: f32 sum
+      fold k < K
+        acc a: f32 sum
+        a <- f32(x[i, k]) * f32(w[k, j])
+      t <- a
+    r = rsqrt(t)
+    par n < N
+      fold k < K
+        acc b: f32 sum
+        b <- f32(x[i, k]) * f32(v[k, n])
+      y[i, n] = f16(b * r)
+"""
+    assert refused_by(text, "contraction").cause.code == "chain"
+    free = text.replace("f16(b * r)", "f16(b)").replace("    r = rsqrt(t)\n", "    z[i] = rsqrt(t)\n")
+    found = ask(parse_program(free.replace("buf y", "buf z: f32[M] out\nbuf y").lstrip("\n")))
+    assert isinstance(found, Plan) and found.schedule == "contraction"
+
+
+def test_a_product_summed_over_rows_too() -> None:
+    text = """
+program sums(M, N, K)
+buf x: f16[M, K] in
+buf w: f16[K, N] in
+buf s: f32[N] out
+kernel k1
+  par j < N
+    fold i < M, k < K
+      acc a: f32 sum
+      a <- f32(x[i, k]) * f32(w[k, j])
+    s[j] = a
+"""
+    found = ask(parse_program(text.lstrip("\n")), {"M": 8192, "N": 8192, "K": 8192})
+    assert isinstance(found, Plan) and found.path.startswith("wgmma f16")
+    assert [launch.what for launch in found.launches] == ["main", "finish"]
+
+
+def test_distances_are_tiled_on_the_ordinary_units() -> None:
+    text = TEXTS["nearest"].replace(", 3]", ", D]").replace("d < 3", "d < D").replace("(M, N)", "(M, N, D)")
+    found = ask(parse_program(text.lstrip("\n")), {"M": 512, "N": 512, "D": 512})
+    assert isinstance(found, Plan)
+    assert (found.schedule, found.path) == ("contraction", "fma f32")
+    assert found.cost.reads == 2 * 4 * 512 * 512

@@ -13,7 +13,7 @@ from loopfuse.rewrite import exprs, walk
 from loopfuse.schedule.base import Ask, agree, refuse
 from loopfuse.schedule.model import Load, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
-from loopfuse.schedule.products import Product, loads_in, products
+from loopfuse.schedule.products import Product, loads_in, products, waits
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
 from loopfuse.schedule.tiles import MOST_ACCUMULATORS, Path, Tile, path, plain, tile_seconds
 
@@ -132,6 +132,12 @@ def _chained(ask: Ask, segments: list[list[Product]]) -> Refusal | None:
                     "tiles of a product", ask, span=span_of(u.owner),
                 )  # fmt: skip
         made |= {u.term.acc.id for u in segment}
+    late = waits(found, [s[0].owner for s in segments], [{u.term.acc.id for u in s} for s in segments])
+    if late is not None:
+        return refuse(
+            NAME, 2, "chain", f"{ask.title}: one product and what follows it wait for the whole row of another one", ask,
+            span=span_of(late), lift="two kernels",
+        )  # fmt: skip
     return None
 
 

@@ -8,14 +8,16 @@ move out of the sum.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from loopfuse.analysis.sketch import Access, Level, Sketch, Term
 from loopfuse.analysis.summary import summary
 from loopfuse.dtypes import I64
-from loopfuse.ir import Expr, Op, Ref
+from loopfuse.ir import Expr, Let, Loop, Op, Ref, Stmt
 from loopfuse.ops import MONOIDS, OPS
+from loopfuse.rewrite import exprs
 from loopfuse.schedule.base import Ask
 
 # What multiplies: it distributes over the sum, at integers exactly.
@@ -255,3 +257,40 @@ def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term) -
 def loads_in(found: Sketch, level: Level) -> list[Access]:
     """The loads that happen in a loop."""
     return [a for a in found.loads if a.level.within(level)]
+
+
+def waits(found: Sketch, owners: list[Level], results: list[set[str]]) -> Level | None:
+    """A fold whose branch (the loop that holds it and not an earlier fold) reads what an earlier one gave, or None.
+
+    A branch with several of the folds is one: what meets there meets element by element.
+    """
+    behind: dict[str, frozenset[int]] = {acc: frozenset((k,)) for k, accs in enumerate(results) for acc in accs}
+    branches = [{j: _branch(owner, other) for j, other in enumerate(owners[:k])} for k, owner in enumerate(owners)]
+    stack: list[tuple[Level, Iterator[Stmt]]] = [(found.root, iter(found.kernel.body))]
+    while stack:
+        level, rest = stack[-1]
+        stmt = next(rest, None)
+        if stmt is None:
+            stack.pop()
+            continue
+        if isinstance(stmt, Loop):
+            stack.append((found.places[id(stmt)], iter(stmt.body)))
+        read = frozenset().union(*(behind.get(n, frozenset()) for e in exprs(stmt) for n in summary(e).names))
+        if not read:
+            continue
+        for k, apart in enumerate(branches):
+            if any(j in read and top is not None and level.within(top) for j, top in apart.items()):
+                return owners[k]
+        if not isinstance(stmt, Loop):
+            name = stmt.id if isinstance(stmt, Let) else stmt.buffer
+            behind[name] = behind.get(name, frozenset()) | read
+    return None
+
+
+def _branch(level: Level, other: Level) -> Level | None:
+    """The outermost loop that holds a loop and not another one; None where they share all but themselves."""
+    top = None
+    at: Level | None = level.parent
+    while at is not None and not other.within(at):
+        top, at = at, at.parent
+    return top

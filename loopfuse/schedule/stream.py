@@ -11,7 +11,7 @@ from math import prod
 
 from loopfuse.analysis.footprint import union
 from loopfuse.analysis.sketch import Level, Term
-from loopfuse.schedule.base import Ask, agree, band, par_chain, refuse
+from loopfuse.schedule.base import Ask, agree, band, local_bytes, par_chain, refuse
 from loopfuse.schedule.masks import share
 from loopfuse.schedule.model import Load, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
@@ -22,6 +22,7 @@ from loopfuse.schedule.tiles import Path, path
 NAME = "stream"
 WIDEST = 256  # columns of the second product that registers hold
 MOST_AFTER = 4096
+MOST_LOCAL = 1024  # bytes of a row beside the accumulators
 CACHED = 0.65
 # Consumer warpgroups, and the registers of a thread that scores, weights and results may take together.
 BUDGETS = ((2, 196), (3, 128), (4, 80), (1, 196))
@@ -78,6 +79,12 @@ def accept(ask: Ask) -> Plan | Refusal:
     clash = agree(ask, list(trunk.extents), ask.own | ask.local)
     if clash is not None:
         return barrier(NAME, 3, ask, clash)
+    held = local_bytes(ask, ask.local, dict.fromkeys(trunk.extents, 1))
+    if held > MOST_LOCAL:
+        return refuse(
+            NAME, 3, "shared", f"{ask.title}: a row of what is kept beside the stream takes {held} bytes; it may take "
+            f"{MOST_LOCAL}", ask, needed=held, limit=MOST_LOCAL, unit="bytes", span=span_of(link.loop),
+        )  # fmt: skip
     if link.width > WIDEST and not link.uncertain:
         return _too_wide(ask, link)
     how = _path(ask, link)
