@@ -57,7 +57,7 @@ def contract(program: Program, options: Options) -> Outcome:
     return Outcome(made_program, tuple(_remarks(program, made_program, env)))
 
 
-CONTRACT = Pass("contract", "shrink what one kernel keeps to itself to what exists at a time", contract)
+PASS = Pass("contract", "Shrink what one kernel keeps to itself to what exists at a time.", contract)
 
 
 def accessed(kernels: Sequence[Kernel]) -> Counter[str]:

@@ -19,12 +19,13 @@ from loopfuse.decisions import Cause
 from loopfuse.ir import Buffer, Dim, Interval, Kernel, Loop, Size
 from loopfuse.passes.merge import Merged
 from loopfuse.passes.remat import cost
+from loopfuse.passes.sweep import arrays
 from loopfuse.passes.window.regions import Region, clipped, image, through_mode, union
 from loopfuse.passes.window.stages import Axes, Read, Stage, stages
 from loopfuse.rewrite import exprs, rename, walk
 from loopfuse.sizes import ONE, Poly
 
-__all__ = ["around", "window"]
+__all__ = ["around", "tile", "window"]
 
 # Sizes of tiles that costs are counted with, by the number of tiled dims: about what fits in shared memory.
 TILES: dict[int, tuple[int, ...]] = {1: (256,), 2: (32, 64), 3: (8, 8, 32)}
@@ -36,12 +37,27 @@ def window(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cau
     Both are plain `par` nests, or kernels that this function made. `live` are the arrays that are needed elsewhere.
     """
     parts: list[Stage] = []
+    fixed = _fixed(env)
     for kernel in (a, b):
-        found = stages(kernel, env.buffers)
+        found = stages(kernel, env.buffers, fixed)
         if found is None:
             return _cause("shape", "only plain loops without recurrences or reductions around can be tiled", (a, b))
         parts += found
+        if kernel is a and not arrays(b)[1] & {n for part in found for n in part.stores}:
+            return _cause("unrelated", "the consumer reads nothing that the producer stores", (a, b))
     return _Tiling(a, b, env, live, parts).run()
+
+
+def tile(kernel: Kernel, env: Env, live: frozenset[str]) -> Merged | Cause:
+    """A joint kernel whose loops could not be joined further, because of readings at a distance, in the window form."""
+    found = stages(kernel, env.buffers, _fixed(env))
+    if found is None or len(found) < 2:
+        return _cause("shape", "the kernel is not made of several plain loops", (kernel,))
+    return _Tiling(kernel, kernel, env, live, found).run()
+
+
+def _fixed(env: Env) -> frozenset[str]:
+    return frozenset(s.id for s in env.program.sizes if s.value is not None)
 
 
 def around(env: Env, merged: Merged) -> Env:
@@ -117,10 +133,6 @@ class _Tiling:
         sizes = {s.id for s in self.env.program.sizes}
         if any(d.step != ONE or not all(p.names <= sizes for p in (*d.lo, *d.hi)) for d in final.dims):
             raise _Refused("extent", "the bounds of the consumer's loops are not sizes")
-        mine = {n for part in (stages(self.a, self.env.buffers) or ()) for n in part.stores}
-        if not any(r.load.buffer in mine for part in self.parts for r in part.reads):
-            raise _Refused("unrelated", "the consumer reads nothing that the producer stores")
-        self.origin = {d.id: d for d in final.dims}
         self.common = {d.id for d in final.dims}
         self.tiles = dict(final.tiles)
 
@@ -296,7 +308,7 @@ class _Tiling:
             low = any(self.env.facts.nonneg(p) for p in dim.lo)
             high = any(self.env.facts.nonneg(extent - p) for p in dim.hi)
             at = at if low and high else None
-        ends = through_mode(poly, mode, at, read.inner)
+        ends = through_mode(poly, mode, at, read.inner, self.env.facts)
         least = image(ends[0], regions, read.inner) if ends else None
         most = image(ends[1], regions, read.inner) if ends else None
         if least is None or most is None:

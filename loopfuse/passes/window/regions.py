@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from loopfuse.ir import Dim, Mode
-from loopfuse.sizes import Poly
+from loopfuse.prove import Facts
+from loopfuse.sizes import ZERO, Poly
 
 MOST_BOUNDS = 8
 
@@ -61,7 +62,9 @@ def _put(
     return tuple(dict.fromkeys(made))[:MOST_BOUNDS]
 
 
-def through_mode(poly: Poly, mode: Mode | None, index: str | None, inner: Iterable[Dim]) -> tuple[Poly, Poly] | None:
+def through_mode(
+    poly: Poly, mode: Mode | None, index: str | None, inner: Iterable[Dim], facts: Facts
+) -> tuple[Poly, Poly] | None:
     """The least and the greatest subscript to count with, around an index that stays inside the array; None where that
     cannot be said.
 
@@ -76,12 +79,13 @@ def through_mode(poly: Poly, mode: Mode | None, index: str | None, inner: Iterab
     if reach is None or len(reach.lo) != 1 or len(reach.hi) != 1:
         return None
     low, high = reach.lo[0], reach.hi[0] - 1
-    if not low.is_const or not high.is_const:
+    low, high = (ZERO if facts.nonneg(low) else low), (ZERO if facts.nonneg(-high) else high)
+    if not facts.nonneg(-low) or not facts.nonneg(high):
         return None
     if mode.kind == "edge":
-        return at + min(low.constant, 0), at + max(high.constant, 0)
-    far = max(abs(low.constant), abs(high.constant))
-    return at - far, at + far
+        return at + low, at + high
+    far = high if facts.nonneg(high + low) else -low if facts.nonneg(-low - high) else None
+    return None if far is None else (at - far, at + far)
 
 
 def union(a: Region, b: Region) -> Region:

@@ -43,33 +43,34 @@ class Stage:
         return {d.id for d in self.dims}
 
 
-def stages(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Stage] | None:
-    """The stages of a kernel, or None where it is not made of such nests."""
+def stages(kernel: Kernel, buffers: dict[str, Buffer], fixed: frozenset[str]) -> list[Stage] | None:
+    """The stages of a kernel, or None where it is not made of such nests; `fixed` are the sizes with a value."""
     if len(kernel.body) != 1:
         return None
     (top,) = kernel.body
     if not isinstance(top, Loop) or not _is_par(top):
         return None
     if all(d.step == ONE for d in top.dims):
-        return [_stage(top)]
-    return _tiled(top, buffers)
+        return _plain(top, (), fixed)
+    return _tiled(top, buffers, fixed)
 
 
 def _is_par(loop: Loop) -> bool:
     return loop.order == "par" and not loop.accs and loop.where is None
 
 
-def _stage(loop: Loop) -> Stage:
-    """A nest as a stage; nests of nothing but loops are one."""
-    dims, body = loop.dims, loop.body
-    while len(body) == 1 and isinstance(body[0], Loop) and _is_par(body[0]):
-        dims, body = (*dims, *body[0].dims), body[0].body
-    made = Stage(dims, body, loop=loop)
-    _look(made)
-    return made
+def _plain(loop: Loop, outer: tuple[Dim, ...], fixed: frozenset[str]) -> list[Stage]:
+    """The stages of a nest: where a loop holds `par` loops and nothing else, each of those is one, or several."""
+    dims = (*outer, *loop.dims)
+    inside = [s for s in loop.body if isinstance(s, Loop) and _is_par(s)]
+    if inside and len(inside) == len(loop.body):
+        return [part for inner in inside for part in _plain(inner, dims, fixed)]
+    made = Stage(dims, loop.body, loop=loop)
+    _look(made, fixed)
+    return [made]
 
 
-def _tiled(top: Loop, buffers: dict[str, Buffer]) -> list[Stage] | None:
+def _tiled(top: Loop, buffers: dict[str, Buffer], fixed: frozenset[str]) -> list[Stage] | None:
     """The stages of a kernel that is tiled already, over whole arrays again."""
     outer = {d.id: d for d in top.dims if d.step != ONE}
     common = tuple(d for d in top.dims if d.step == ONE)
@@ -77,8 +78,10 @@ def _tiled(top: Loop, buffers: dict[str, Buffer]) -> list[Stage] | None:
     for stmt in top.body:
         if not isinstance(stmt, Loop) or not _is_par(stmt):
             return None
-        part = _stage(stmt)
-        part = replace(part, dims=(*common, *part.dims))
+        parts = _plain(stmt, common, fixed)
+        if len(parts) != 1:
+            return None
+        (part,) = parts
         whole: list[Dim] = []
         for dim in part.dims:
             bounds = _whole(dim, part, outer, buffers)
@@ -106,7 +109,7 @@ def _whole(dim: Dim, part: Stage, outer: dict[str, Dim], buffers: dict[str, Buff
     return None
 
 
-def _look(stage: Stage) -> None:
+def _look(stage: Stage, fixed: frozenset[str]) -> None:
     """Find what the stage stores and loads, and whether it is made of what can be computed twice."""
     affine: dict[str, Poly] = {}
     for stmt, inner in _walk(stage.body, ()):
@@ -125,7 +128,7 @@ def _look(stage: Stage) -> None:
             stage.stores[stmt.buffer] = tuple(_poly(s, affine) for s in stmt.subs)
         elif isinstance(stmt, Loop):
             stage.plain = stage.plain and stmt.order == "par"
-            small = all((p - q).is_const for d in stmt.dims for p in d.hi for q in d.lo)
+            small = all((p - q).names <= fixed for d in stmt.dims for p in d.hi for q in d.lo)
             stage.constant = stage.constant and small
 
 
