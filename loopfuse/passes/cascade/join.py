@@ -160,25 +160,28 @@ class Joiner:
             sides[acc.id] = RESULT
         for dim in a.dims:
             sides[dim.id] = ELEMENT
-        self._scan(own, terms, FREE)
-        for acc in a.accs:
-            sides[acc.id] = RESULT
+        fixed = frozenset(acc.id for acc in a.accs)
+        self._scan(own, terms, FREE, fixed)
         for stmt in after:
             for name in binders(stmt):
                 sides[name] = RESULT
             if isinstance(stmt, Let):
                 lets[stmt.id] = stmt.value
-        self._scan(body, terms, FREE)
+        self._scan(body, terms, FREE, fixed)
+        terms.memo.clear()  # in an inner fold an accumulator may have been asked for too early
+        self._scan(body, terms, FREE, fixed)
+        terms.memo.clear()
         return terms
 
-    def _scan(self, body: Iterable[Stmt], terms: Terms, around: int) -> None:
+    def _scan(self, body: Iterable[Stmt], terms: Terms, around: int, fixed: frozenset[str]) -> None:
+        """Learn the sides of what a body defines; no name may be asked for before its side is settled."""
         sides = self.sides
         for stmt in body:
             if isinstance(stmt, Let):
                 sides[stmt.id] = terms.side(stmt.value) | around
                 self.lets[stmt.id] = stmt.value
             elif isinstance(stmt, Store):
-                if stmt.absorb:
+                if stmt.absorb and stmt.buffer not in fixed:
                     found = around | terms.side(stmt.value)
                     for sub in stmt.subs:
                         found |= terms.side(sub)
@@ -191,7 +194,7 @@ class Joiner:
                     sides[dim.id] = ELEMENT | inner
                 for acc in stmt.accs:
                     sides[acc.id] = inner
-                self._scan(stmt.body, terms, inner)
+                self._scan(stmt.body, terms, inner, fixed)
 
     # -- building -----------------------------------------------------------------------------------------------------
 
