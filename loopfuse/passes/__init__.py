@@ -10,6 +10,7 @@ from loopfuse.passes.contract import PASS as CONTRACT
 from loopfuse.passes.cse import PASS as CSE
 from loopfuse.passes.dce import PASS as DCE
 from loopfuse.passes.distribute import PASS as DISTRIBUTE
+from loopfuse.passes.fuse import PASS as FUSE
 from loopfuse.passes.manager import Stage, insert, run_passes, select
 from loopfuse.passes.peephole import PASS as PEEPHOLE
 from loopfuse.passes.simplify import PASS as SIMPLIFY
@@ -24,6 +25,7 @@ PIPELINE: tuple[Pass, ...] = (
     DCE,
     CSE,
     DISTRIBUTE,
+    FUSE,
     CASCADE,
     CONTRACT,
     BODIES,
