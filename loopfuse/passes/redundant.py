@@ -20,7 +20,7 @@ from loopfuse.prove.conditions import formula
 from loopfuse.rewrite import Fresh, map_expr, subexprs
 from loopfuse.sizes import ZERO
 
-MOST_PROOFS = 16  # entries of a buffer that a load is compared with by proof
+MOST_PROOFS = 16  # latest elements of a buffer that a load is compared with, where the places differ
 
 
 @dataclass
@@ -99,7 +99,37 @@ class Entry:
     stored: bool
 
 
-Table = dict[str, list[Entry]]
+Place = tuple[object, ...]
+
+
+@dataclass
+class Elements:
+    """The known elements of one buffer: those at index polynomials by their places, and all in order."""
+
+    places: dict[Place, Entry] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+
+    def add(self, entry: Entry) -> None:
+        """One more; of two for the same place the first stays."""
+        place = place_of(entry.load)
+        if place is None or place not in self.places:
+            self.entries.append(entry)
+        if place is not None:
+            self.places.setdefault(place, entry)
+
+    def copy(self) -> Elements:
+        """For a block inside, what it adds being its own."""
+        return Elements(dict(self.places), list(self.entries))
+
+
+def place_of(load: Load) -> Place | None:
+    """The modes and subscripts of a load, where these are index polynomials."""
+    if not all(isinstance(sub, Affine) for sub in load.subs):
+        return None
+    return (load.modes, *(sub.poly for sub in load.subs if isinstance(sub, Affine)))
+
+
+Table = dict[str, Elements]
 
 
 @dataclass
@@ -128,7 +158,7 @@ class Redundant:
 
     def _block(self, body: tuple[Stmt, ...], known: Known, above: Table) -> tuple[Stmt, ...]:
         """A block, with what is known above it."""
-        table: Table = {name: list(entries) for name, entries in above.items()}
+        table: Table = {name: held.copy() for name, held in above.items()}
         cells: list[Cell] = []
         for stmt in body:
             if isinstance(stmt, Loop):
@@ -200,16 +230,19 @@ class Redundant:
 
     def _found(self, load: Load, known: Known, table: Table) -> Entry | None:
         """An entry for the same element: by the same subscripts first, then by proof."""
-        entries = table.get(load.buffer, ())
-        for entry in entries:
-            if entry.load.modes == load.modes and all(map(same, entry.load.subs, load.subs)):
-                return entry
-        if any(load.modes):
+        held = table.get(load.buffer)
+        if held is None:
             return None
-        for entry in entries[-MOST_PROOFS:]:
-            if not any(entry.load.modes) and all(
-                self._equal(a, b, known) for a, b in zip(entry.load.subs, load.subs, strict=True)
-            ):
+        place = place_of(load)
+        if place in held.places:
+            return held.places[place]
+        latest = held.entries[-MOST_PROOFS:]
+        for entry in latest:
+            if place is None and entry.load.modes == load.modes and all(map(same, entry.load.subs, load.subs)):
+                return entry
+        for entry in latest if not any(load.modes) else ():
+            pairs = zip(entry.load.subs, load.subs, strict=True)
+            if not any(entry.load.modes) and all(self._equal(a, b, known) for a, b in pairs):
                 return entry
         return None
 
@@ -243,13 +276,13 @@ class Redundant:
             modes = (None,) * len(stmt.subs)
             load = Load(stmt.buffer, stmt.subs, modes, stmt.value.dtype, span=stmt.span)
             value = stmt.value if isinstance(stmt.value, Ref | Const) else None
-            table.setdefault(stmt.buffer, []).append(Entry(load, cell, value, True))
+            table.setdefault(stmt.buffer, Elements()).add(Entry(load, cell, value, True))
         for node in performed(stmt.value):
             if isinstance(node, Load) and node.buffer in self.buffers:
                 if any(m is not None and m.kind == "checked" for m in node.modes):
                     continue
                 value = Ref(stmt.id, node.dtype) if isinstance(stmt, Let) and node is stmt.value else None
-                table.setdefault(node.buffer, []).append(Entry(node, cell, value, False))
+                table.setdefault(node.buffer, Elements()).add(Entry(node, cell, value, False))
 
 
 def _value(stmt: Stmt) -> Expr:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from loopfuse.diag import Span
 from loopfuse.dtypes import F32, DType
@@ -64,7 +65,13 @@ def _rounds(node: Expr) -> bool:
         return False
     if OPS[node.op].gives == "explicit":
         return node.implied and node.args[0].dtype.kind != "bool"
-    return OPS[node.op].ulp(node.dtype) > 0
+    return _inexact(node.op, node.dtype)
+
+
+@cache
+def _inexact(op: str, dtype: DType) -> bool:
+    """Whether an operation rounds at a type."""
+    return OPS[op].ulp(dtype) > 0
 
 
 def roundings(body: Iterable[Stmt]) -> int:
