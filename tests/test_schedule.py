@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from ir_strategies import ir_programs
 from schedule_programs import TEXTS, program
 
 from loopfuse.analysis.env import Env, environment
@@ -375,3 +377,18 @@ def test_distances_are_tiled_on_the_ordinary_units() -> None:
     assert isinstance(found, Plan)
     assert (found.schedule, found.path) == ("contraction", "fma f32")
     assert found.cost.reads == 2 * 4 * 512 * 512
+
+
+@given(ir_programs())
+def test_every_question_is_answered(made: Program) -> None:
+    """No program that is valid makes a schedule fail, and asking again gives the same."""
+    env = environment(made)
+    for kernel in made.kernels:
+        found = answers(kernel, env.buffers, env, outside(made))
+        assert found == answers(kernel, env.buffers, env, outside(made))
+        for one in found:
+            if isinstance(one, Plan):
+                assert 0 < one.cost.seconds < float("inf")
+                assert one.cost.reads >= 0 and one.cost.writes >= 0 and one.cost.rereads >= 0
+            else:
+                assert one.cause.message and one.cause.code
