@@ -1,0 +1,249 @@
+"""The pass that fuses: results keep every bit, programs stay valid, and neither names nor order matter."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ir_strategies import ir_inputs, ir_programs
+from pass_checks import SCRIPTS, apply, assert_same, lowered_script, text
+
+from loopfuse import driver
+from loopfuse.analysis.env import environment
+from loopfuse.backends.reference import run
+from loopfuse.decisions import Decision
+from loopfuse.diag import Source
+from loopfuse.ir import Program, Store
+from loopfuse.passes import Options, Stage
+from loopfuse.passes.fuse import PASS
+from loopfuse.passes.fuse.chains import MOST_VALUES
+from loopfuse.passes.fuse.graph import kernel_keys
+from loopfuse.passes.manager import run_pass
+from loopfuse.rewrite import Mapper, binders, free_names, rename, walk_program
+from loopfuse.schedule.plan import Plan
+from loopfuse.sizes import Poly
+from loopfuse.verify import verify
+
+ids = [f"{p.parent.name}/{p.stem}" for p in SCRIPTS]
+
+
+def lowered(source: str) -> Program:
+    """The lowered program of a script's text."""
+    return driver.lower_program(driver.compile_source(Source("test", source)).typed).program
+
+
+def fused(source: str | Program, **options: object) -> Stage:
+    """What the pass makes of a script."""
+    return run_pass(PASS, lowered(source) if isinstance(source, str) else source, Options(**options))  # type: ignore[arg-type]
+
+
+def done(decisions: tuple[Decision, ...]) -> list[Decision]:
+    """The fusions that were done."""
+    return [d for d in decisions if d.verdict in ("fused", "forced")]
+
+
+# -- meaning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=ids)
+def test_scripts_keep_every_bit(path: Path) -> None:
+    program, bound = lowered_script(path)
+    inputs = {b.id: bound.inputs[b.id] for b in program.program.buffers if b.role in ("in", "param")}
+    stage = run_pass(PASS, program.program, Options(), ranges=True)
+    assert_same(
+        run(program.program, inputs, bound.sizes), run(stage.program, inputs, plan_sizes(stage.program, bound.sizes))
+    )
+    assert len(stage.program.kernels) <= len(program.program.kernels)
+    assert [k.id for k in stage.program.kernels] == [f"k{n}" for n in range(1, len(stage.program.kernels) + 1)]
+    assert [d.number for d in stage.decisions] == list(range(1, len(stage.decisions) + 1))
+
+
+def plan_sizes(program: Program, sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes, with small ones for those of tiles."""
+    return {**sizes, **{s.id: 3 for s in program.sizes if s.origin == "plan"}}
+
+
+@given(data=st.data())
+def test_random_programs_keep_every_bit(data: st.DataObject) -> None:
+    program = data.draw(ir_programs())
+    stage = apply(PASS, program)
+    sizes, inputs = data.draw(ir_inputs(program))
+    assert_same(run(program, inputs, sizes), run(stage.program, inputs, plan_sizes(stage.program, dict(sizes))))
+
+
+@pytest.mark.parametrize("path", [p for p in SCRIPTS if p.parent.name == "scripts"], ids=lambda p: p.stem)
+def test_every_number_of_decisions_gives_a_valid_program(path: Path) -> None:
+    program, bound = lowered_script(path)
+    inputs = {b.id: bound.inputs[b.id] for b in program.program.buffers if b.role in ("in", "param")}
+    want = run(program.program, inputs, bound.sizes)
+    whole = run_pass(PASS, program.program, Options())
+    accepted = len(done(whole.decisions))
+    before = len(program.program.kernels) + 1
+    for number in range(accepted + 1):
+        stage = run_pass(PASS, program.program, Options(decide_max=number))
+        assert len(done(stage.decisions)) == number
+        assert Counter(d.verdict for d in stage.decisions)["skipped"] == accepted - number
+        assert len(stage.program.kernels) == before - number - 1
+        assert_same(want, run(stage.program, inputs, plan_sizes(stage.program, bound.sizes)))
+    assert run_pass(PASS, program.program, Options(decide_max=accepted)).program == whole.program
+    assert run_pass(PASS, program.program, Options(decide_max=0)).program is program.program
+
+
+# -- structure --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "kernels"),
+    [
+        ("input x: f32[N]\nlet a[i] = x[i] * 2.0\nlet b[i] = tanh(a[i])\noutput b", 1),
+        ("input x: f32[M, N]\nlet m[i] = max(x[i, j] for j)\nlet e[i, j] = exp(x[i, j] - m[i])\n"
+         "let l[i] = sum(e[i, j] for j)\nlet y[i, j] = e[i, j] / l[i]\noutput y", 1),
+        ("input x: f32[M, N]\nlet s[i] = sum(x[i, j] for j)\nlet q[i] = sum(x[i, j] * x[i, j] for j)\noutput s\noutput q", 1),
+        ("input x: f32[M]\ninput y: f32[M]\nlet a[i] = x[i] * 2.0\nlet b[i] = y[i] * 2.0\noutput a\noutput b", 2),
+        ("input x: f32[N, N]\nlet y[i, j] = x[i, j] + 1.0\nlet z[i, j] = y[j, i] * 2.0\noutput z", 1),
+    ],
+    ids=["chain", "softmax", "siblings", "strangers", "transposed"],
+)  # fmt: skip
+def test_number_of_kernels(source: str, kernels: int) -> None:
+    stage = fused(source)
+    assert len(stage.program.kernels) == kernels
+    assert set(stage.notes["plans"]) == {k.id for k in stage.program.kernels}
+    assert all(isinstance(p, Plan) for p in stage.notes["plans"].values())
+
+
+def test_the_sum_of_all_is_not_joined_with_what_divides_by_it() -> None:
+    stage = fused("input x: f32[N]\nlet s = sum(x[i] for i)\nlet y[i] = x[i] / s\noutput y")
+    assert len(stage.program.kernels) == 2
+    (apart,) = [d for d in stage.decisions if d.verdict == "refused"]
+    assert {*apart.a, *apart.b} == {"s", "y"}
+    assert apart.cause is not None
+    assert apart.cause.spans
+
+
+def test_an_axis_is_not_taken_for_another_of_the_same_extent() -> None:
+    square = "input x: f32[N, N]\nlet m[i] = max(x[i, j] for j)\nlet y[i, j] = x[i, j] - m[{}]\noutput y"
+    assert len(fused(square.format("i")).program.kernels) == 1
+    assert len(fused(square.format("j")).program.kernels) == 2
+
+
+def test_a_long_chain_is_one_nest() -> None:
+    lines = ["input x: f32[N]", "let t0[i] = x[i] * 2.0"]
+    lines += [f"let t{k}[i] = t{k - 1}[i] * 1.5 + x[i]" for k in range(1, 300)]
+    stage = fused("\n".join([*lines, "output t299"]))
+    assert len(stage.program.kernels) == 1
+    assert len(done(stage.decisions)) == 299
+    assert len(stage.decisions) == 299
+
+
+def test_a_tree_that_would_hold_too_many_values_is_cut() -> None:
+    # A balanced tree over many inputs needs few values at a time; one sum of many nests needs them all at once.
+    count = MOST_VALUES + 40
+    lines = [f"input x{k}: f32[N]" for k in range(count)]
+    lines += [f"let a{k}[i] = tanh(x{k}[i])" for k in range(count)]
+    lines += ["let s[i] = " + " + ".join(f"a{k}[i]" for k in range(count)), "output s"]
+    stage = fused("\n".join(lines))
+    moved = [d for d in done(stage.decisions) if d.kind == "vertical" and d.b == ("s",)]
+    assert len(moved) <= MOST_VALUES
+
+
+# -- names and order --------------------------------------------------------------------------------------------------
+
+
+def shuffled(program: Program, seed: int) -> Program:
+    """The kernels in another order in which they can run."""
+    draw = random.Random(seed)
+    writes = [{s.buffer for s in walk_program(replace(program, kernels=(k,))) if isinstance(s, Store)}
+              for k in program.kernels]  # fmt: skip
+    needs = [environment_reads(program, n) for n in range(len(program.kernels))]
+    left, order, made = list(range(len(program.kernels))), [], set[str]()
+    all_written = set().union(*writes)
+    while left:
+        ready = [n for n in left if needs[n] & all_written - writes[n] <= made]
+        n = draw.choice(ready)
+        left.remove(n)
+        order.append(n)
+        made |= writes[n]
+    kernels = tuple(replace(program.kernels[n], id=f"k{k}") for k, n in enumerate(order, 1))
+    return replace(program, kernels=kernels)
+
+
+def environment_reads(program: Program, n: int) -> set[str]:
+    return set(free_names(program.kernels[n].body).loads)
+
+
+def renamed(program: Program) -> Program:
+    """Other names for everything but the sizes, in an alphabetical order that is turned round."""
+    used = {n for s in walk_program(program) for n in binders_of(s)} | {b.id for b in program.buffers}
+    table = {name: f"q{len(used) - k:04d}" for k, name in enumerate(sorted(used))}
+    kernels = tuple(replace(k, body=rename(k.body, table)) for k in program.kernels)
+    indices = {old: Poly.of(new) for old, new in table.items()}
+    mapper = Mapper(poly=lambda p: p.subs(indices))
+    buffers = tuple(replace(mapper.on_buffer(b), id=table[b.id]) for b in program.buffers)
+    return replace(program, kernels=kernels, buffers=buffers)
+
+
+def binders_of(stmt: object) -> list[str]:
+    return list(binders(stmt))  # type: ignore[arg-type]
+
+
+def shape(stage: Stage, back: dict[str, str] | None = None) -> tuple[Counter[bytes], Counter[object]]:
+    """The kernels and decisions of a stage, without names of their own."""
+    env = environment(stage.program)
+    name = (lambda n: back.get(n, n)) if back else (lambda n: n)
+    decisions = Counter(
+        (frozenset(map(name, d.a)), frozenset(map(name, d.b)), d.verdict, d.kind, round(d.before, 6), d.saved)
+        for d in stage.decisions
+    )
+    return Counter(kernel_keys(stage.program.kernels, env)), decisions
+
+
+BASIC = [p for p in SCRIPTS if p.parent.name == "scripts"]
+
+
+@pytest.mark.parametrize("path", BASIC, ids=lambda p: p.stem)
+def test_the_order_of_statements_does_not_matter(path: Path) -> None:
+    program = lowered_script(path)[0].program
+    plain = shape(run_pass(PASS, program, Options()))
+    for seed in range(2):
+        assert shape(run_pass(PASS, shuffled(program, seed), Options())) == plain
+
+
+@pytest.mark.parametrize("path", BASIC, ids=lambda p: p.stem)
+def test_names_do_not_matter(path: Path) -> None:
+    program = lowered_script(path)[0].program
+    other = renamed(program)
+    verify(other)
+    back = {b.id: a.id for a, b in zip(program.buffers, other.buffers, strict=True)}
+    assert shape(run_pass(PASS, other, Options()), back) == shape(run_pass(PASS, program, Options()))
+
+
+def test_the_pass_says_nothing_new_about_what_it_made() -> None:
+    source = "input x: f32[M, N]\nlet m[i] = max(x[i, j] for j)\nlet y[i, j] = exp(x[i, j] - m[i])\noutput y"
+    stage = fused(source)
+    again = fused(stage.program)
+    assert again.program is stage.program
+
+
+def test_decisions_name_what_the_user_wrote() -> None:
+    stage = fused("input x: f32[M, N]\nlet m[i] = max(x[i, j] for j)\nlet y[i, j] = exp(x[i, j] - m[i])\noutput y")
+    (one,) = stage.decisions
+    assert (one.a, one.b, one.verdict, one.kind) == (("m",), ("y",), "fused", "reduction")
+    assert one.launches == 1
+    assert one.saved > 0
+    assert one.after is not None
+    assert one.after < one.before
+    assert re.search(r"`m` stays on chip", one.reason)
+    assert [s.text.split("[")[0] for s in one.spans] == ["m", "y"]
+
+
+def test_a_program_of_one_kernel_is_left_alone() -> None:
+    program = text(
+        "program p(N)\nbuf x: f32[N] in\nbuf y: f32[N] out\nkernel k1\n  par i < N\n    y[i] = x[i] + 1.0f32\n"
+    )
+    assert fused(program).program is program
