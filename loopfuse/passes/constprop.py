@@ -3,7 +3,7 @@
 Needs any valid program. Known are: sizes with a value (of the script, or of `Options.specialise`: specialising to a
 shape is nothing else), literals, and arrays declared constant (`Options.frozen`). What follows from them is computed
 at the declared width by the op table; branches never taken and loops that never run go; what depends on frozen arrays
-alone is computed once, now. Loops of one iteration stay: an axis is told by its index, not by its extent.
+alone is computed once, now. An index that takes one value is that value.
 
 Keeps every bit, but for one thing, which is announced: outside `strict`, a factor for each channel behind a
 contraction with frozen weights moves into the weights.
@@ -19,6 +19,7 @@ from loopfuse.ir import Affine, Program
 from loopfuse.passes.base import Options, Outcome, Pass, Steps, steps
 from loopfuse.passes.fold import folded
 from loopfuse.passes.freeze import Frozen, evaluated, freeze
+from loopfuse.passes.trips import single_trips
 from loopfuse.passes.weights import scaled
 from loopfuse.rewrite import nodes, polys, subexprs, walk_program
 from loopfuse.sizes import Poly
@@ -32,7 +33,7 @@ def constprop(program: Program, options: Options) -> Outcome:
     taken = steps(options, "constprop")
     program = specialised(program, options.specialise)
     arrays, program = freeze(program, options.frozen)
-    program = folded(program, _numbers(program, taken), taken)
+    program = single_trips(folded(program, _numbers(program, taken), taken), taken.take)
     if not arrays:
         return Outcome(program)
     state = evaluated(Frozen(program, dict(arrays)), taken)
