@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden import cases, check_golden
+from golden import SEPARATOR, cases, check_golden
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_strategies import Programs, ir_inputs, ir_programs
+from kernel_checks import check_same_results
 from op_samples import ALL_DTYPES, few, same
 from pass_checks import SCRIPTS, apply, assert_keeps_bits, lowered_script, shown
 from rule_checks import evaluate, instances, wrong_claims
@@ -226,6 +227,13 @@ def test_equality_needs_no_stack() -> None:
 @pytest.mark.parametrize("path", cases("simplify"), ids=lambda p: p.stem)
 def test_files(path: Path, bless: bool) -> None:
     check_golden(PASS, path, bless)
+
+
+@pytest.mark.parametrize("path", cases("simplify"), ids=lambda p: p.stem)
+def test_files_keep_their_results(path: Path) -> None:
+    before = parse_program(path.read_text().partition(SEPARATOR)[0])
+    for start in (2, 5):
+        check_same_results(before, apply(PASS, before).program, {s.id: start + k for k, s in enumerate(before.sizes)})
 
 
 @given(st.data())
