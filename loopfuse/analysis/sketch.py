@@ -144,7 +144,10 @@ class Term:
 
 @dataclass
 class Sketch:
-    """A kernel in numbers. `deps`: the indices that each let and accumulator depends on; `lives`: intervals."""
+    """A kernel in numbers. `deps`: the indices that each let and accumulator depends on; `lives`: intervals.
+
+    A load that occurs several times in one loop's body stands once in `loads`.
+    """
 
     kernel: Kernel
     buffers: Mapping[str, Buffer]
@@ -243,6 +246,8 @@ class _Walk:
         self.made = made
         self.position = 0
         self.until: dict[str, Level] = {}
+        self.seen: set[tuple[object, ...]] = set()
+        self.counted: dict[tuple[frozenset[str], int], int] = {}
 
     def run(self, body: tuple[Stmt, ...]) -> None:
         stack: list[tuple[Level, Iterator[Stmt]]] = [(self.made.root, iter(body))]
@@ -310,9 +315,8 @@ class _Walk:
 
     def _let(self, stmt: Let, level: Level) -> None:
         made = self.made
-        found = self._expr(stmt.value, level)
+        made.deps[stmt.id] = self._expr(stmt.value, level)
         made.lets[stmt.id] = (stmt.value, level)
-        made.deps[stmt.id] = self._needs(found, level)
         poly = self._poly(stmt.value)
         if poly is not None:
             made.affine[stmt.id] = poly
@@ -323,7 +327,7 @@ class _Walk:
         made = self.made
         needs: frozenset[str] = frozenset()
         for expr in exprs(stmt):
-            needs |= self._needs(self._expr(expr, level), level)
+            needs |= self._expr(expr, level)
         if not stmt.absorb:
             made.stores.append(
                 self._access(stmt.buffer, stmt.subs, stmt.modes, level, stmt.value.dtype, stmt.span, True)
@@ -338,24 +342,37 @@ class _Walk:
         size = Work(flops=1) if acc.dtype.is_float and acc.dtype.bits <= 32 else Work(integers=1)
         if acc.dtype.is_float and acc.dtype.bits > 32:
             size = Work(doubles=1)
-        made.work.append((frozenset(level.extents), level, size * (3 if work.positional else 1)))
+        self._count(frozenset(level.extents), level, size * (3 if work.positional else 1))
 
-    def _expr(self, expr: Expr, level: Level) -> Summary:
-        """Count an expression where it stands; its summary."""
+    def _expr(self, expr: Expr, level: Level) -> frozenset[str]:
+        """Count an expression where it stands; the indices that it depends on."""
         made = self.made
         found = summary(expr)
+        needs = made.resolve(found.names, level)
         for load in found.loads:
-            if load.buffer in made.buffers:
+            key = (load.buffer, load.subs, load.modes, level.start)
+            if load.buffer in made.buffers and key not in self.seen:
+                self.seen.add(key)
                 made.loads.append(self._access(load.buffer, load.subs, load.modes, level, load.dtype, load.span, False))
         for names, work in found.groups:
-            made.work.append((made.resolve(names, level), level, work))
+            self._count(needs if names == found.names else made.resolve(names, level), level, work)
         for name in found.names:
             life = made.lives.get(name)
             if life is not None:
                 life[1] = self.position
                 self._extend(name, level)
         made.widths.append((self.position, found.width))
-        return found
+        return needs
+
+    def _count(self, needs: frozenset[str], level: Level, work: Work) -> None:
+        """Work at a level, joined with what needs the same indices there."""
+        key = (needs, level.start)
+        known = self.counted.get(key)
+        if known is None:
+            self.counted[key] = len(self.made.work)
+            self.made.work.append((needs, level, work))
+        else:
+            self.made.work[known] = (needs, level, self.made.work[known][2] + work)
 
     def _extend(self, name: str, level: Level) -> None:
         """A value that is read in a loop further in lives until that loop ends."""
