@@ -8,13 +8,20 @@ from loopfuse.analysis.env import environment
 from loopfuse.ir import Kernel, Load, Program, Store
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, steps
 from loopfuse.passes.cascade.kernel import cascade_kernel
+from loopfuse.passes.remat import rematerialise
 from loopfuse.rewrite import exprs, subexprs, walk, walk_program
 
 __all__ = ["PASS", "cascade", "cascade_kernel"]
 
 
 def cascade(program: Program, options: Options) -> Outcome:
-    """Join the folds of every kernel; needs lets and kernels as fusion leaves them, promises repaired folds."""
+    """Compute cheap values again where later loops of a kernel read them back, then join the folds of every kernel.
+
+    Needs: kernels as fusion leaves them. Promises: folds over one axis of a block are one loop where the algebra allows
+    it, those that read results of others repaired; temporaries that nothing reads are gone. Rounds as the remarks say;
+    under `numerics strict` nothing rounds: a rescaled sum keeps its bits when a plan makes exact passes, which it must
+    then do, and factors are not deferred, nor moments shifted.
+    """
     env = environment(program, options.device, options.sizes)
     take = steps(options, "cascade").take
     homes: dict[str, set[str]] = {}
@@ -29,7 +36,10 @@ def cascade(program: Program, options: Options) -> Outcome:
     remarks: list[Remark] = []
     for kernel in program.kernels:
         live = frozenset(n for n, b in env.buffers.items() if b.role != "temp" or homes.get(n, set()) - {kernel.id})
-        made, said, causes = cascade_kernel(kernel, env, live, take)
+        again = rematerialise(kernel, env, live)
+        if again is not kernel and not take(f"values are computed again in `{kernel.id}`"):
+            again = kernel
+        made, said, causes = cascade_kernel(again, env, live, take)
         kernels.append(made)
         remarks += said
         remarks += [Remark(c.message, c.spans[0] if c.spans else None, missed=True) for c in causes]

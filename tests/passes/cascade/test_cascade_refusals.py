@@ -147,10 +147,18 @@ MEMORY = [
 
 @pytest.mark.parametrize(("text", "message"), MEMORY)
 def test_memory_between_is_named(text: str, message: str) -> None:
-    program, outcome = cascaded(text)
-    assert outcome.program is program
-    assert [r.text for r in outcome.remarks] == [message]
-    assert all(r.missed for r in outcome.remarks)
+    program = parse_program(text)
+    kernel, _, causes = cascade_kernel(program.kernels[0], environment(program), frozenset("y"))
+    assert kernel is program.kernels[0]
+    assert [c.message for c in causes] == [message]
+
+
+def test_the_pass_computes_again_what_stands_between() -> None:
+    _, outcome = cascaded(BETWEEN)
+    assert len(folds(outcome.program)) == 1
+    _, outcome = cascaded(OTHER_ELEMENTS)  # the running maximum bounds only the elements met so far
+    assert len(folds(outcome.program)) == 2
+    assert ["which may overflow" in r.text for r in outcome.remarks] == [True]
 
 
 def test_other_bounds_are_no_cascade_at_all() -> None:
