@@ -92,8 +92,10 @@ class Values:
             if isinstance(stmt, Loop):
                 self._loop(block, at, stmt, infos)
                 continue
-            for node in _operands_first(stmt):
+            roots = _roots(stmt)
+            for node in subexprs(*roots):
                 infos[id(node)] = self._info(node, infos)
+            self._occur(roots, infos)
             if isinstance(stmt, Let):
                 self._let(stmt, infos[id(stmt.value)], Point(block, at + 1))
             elif not stmt.absorb:
@@ -123,6 +125,7 @@ class Values:
         if loop.where is not None:
             for node in subexprs(loop.where):
                 infos[id(node)] = self._info(node, infos)
+            self._occur((loop.where,), infos)
         self._block(inner)
         block.stores |= inner.stores
         for acc in loop.accs:
@@ -142,10 +145,7 @@ class Values:
             loads = frozenset((node.buffer,))
             if node.buffer in self.names:
                 below.append(self.names[node.buffer])
-        else:
-            self.counts[key] += 1
-        if isinstance(node, Load):
-            self.counts[key] += 1
+        self._occur(children(node), infos)
         home, partial, ops = self.start, False, int(isinstance(node, Op | Select))
         for info in below:
             home = later(home, info.home)
@@ -153,15 +153,19 @@ class Values:
             partial, effect, ops = partial or info.partial, effect or info.effect, ops + info.ops
         return Info(key, home, loads, partial, effect, ops)
 
+    def _occur(self, nodes: tuple[Expr, ...], infos: dict[int, Info]) -> None:
+        """Count what is computed or read here."""
+        self.counts.update(infos[id(node)].key for node in nodes if isinstance(node, Op | Load | Select))
+
     def mentioned(self, poly: Poly) -> list[Info]:
         """What the names of a polynomial stand for; sizes are left out."""
         return [self.names[name] for name in poly.names if name in self.names]
 
 
-def _operands_first(stmt: Let | Store) -> Iterator[Expr]:
-    if isinstance(stmt, Let):
-        return subexprs(stmt.value)
-    return subexprs(*stmt.subs, stmt.value, *(() if stmt.at is None else (stmt.at,)))
+def _roots(stmt: Let | Store) -> tuple[Expr, ...]:
+    return (
+        (stmt.value,) if isinstance(stmt, Let) else (*stmt.subs, stmt.value, *(() if stmt.at is None else (stmt.at,)))
+    )
 
 
 def later(a: Point, b: Point) -> Point:
