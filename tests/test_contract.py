@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from ir_strategies import ir_inputs, ir_programs
 from kernel_checks import cases, check_same_results, text_of
@@ -44,7 +44,7 @@ def test_cases_keep_their_results(path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 def test_random_programs(data: st.DataObject) -> None:
     program = data.draw(ir_programs())
     made = contracted(program)

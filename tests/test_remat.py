@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from ir_strategies import ir_inputs, ir_programs
 from kernel_checks import cases, check_same_results, text_of
@@ -60,7 +60,7 @@ def joined(program: Program) -> Program:
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 def test_random_programs(data: st.DataObject) -> None:
     program = joined(data.draw(ir_programs()))
     made = rematerialised(program)

@@ -9,7 +9,7 @@ A reading takes the definition where all of this holds:
 - the buffer is a temporary of this kernel alone, not local, and one statement stores it, without conditions around;
 - the indices of the store follow from the subscripts of the reading: each axis is an index with the coefficient 1
   or -1 and an offset, or is equal on both sides (a := p -> inverse(subscripts), law L7);
-- the definition has no fold inside, is cheap (`CHEAP`), and what it mentions is visible and complete at the reader;
+- the definition has no fold inside, is cheap (`CHEAP`) with what it takes from others, and what it mentions is visible and complete at the reader;
 - a mode of the reading is moved: a constant one becomes a select, the others go to the loads of the definition where
   the index stands alone on an axis of the same extent;
 - in an arm of a select nothing is read that was not proved to be in range.
@@ -147,6 +147,8 @@ class _Remat:
     # a load, by its statement's position and by itself -> the position of the store whose value it is
     direct: dict[tuple[int, Load], int] = field(default_factory=dict)
     values: dict[int, Expr] = field(default_factory=dict)
+    closed: dict[tuple[str, int], tuple[Let, ...] | None] = field(default_factory=dict)
+    price: dict[str, int] = field(default_factory=dict)
     memo: list[dict[Key, Expr]] = field(default_factory=lambda: [{}])
 
     def run(self) -> Kernel:
@@ -165,7 +167,7 @@ class _Remat:
     def _find(self) -> None:
         """The loads that take the stored value by name, and the buffers whose other loads are all to be replaced."""
         sure: dict[int, set[int]] = {}
-        for name, stores in self.v.stores.items():
+        for name, stores in self.v.stores.items():  # in textual order: a definition after those that it reads
             loads = self.v.loads.get(name)
             if not loads or (self.only is not None and name not in self.only):
                 continue
@@ -190,7 +192,20 @@ class _Remat:
                 ):
                     break
             else:
-                self.sources[name] = source
+                self._afford(name, source)
+
+    def _afford(self, name: str, source: Access) -> None:
+        """Take a buffer as a source if it is cheap with all that its definition takes from other sources."""
+        stmt = source.site.stmt
+        assert isinstance(stmt, Store)
+        shared = next(n for b, n in self.closed if b == name)
+        roots = (stmt.value, *(let.value for let in self.closed[name, shared] or ()))
+        price = cost(*roots)
+        for node in {n for n in subexprs(*roots) if isinstance(n, Load)}:
+            price += self.price.get(node.buffer, 0)
+        if price <= CHEAP:
+            self.sources[name] = source
+            self.price[name] = price
 
     def _may_go(self, name: str, stores: list[Access]) -> bool:
         """Whether a buffer is a temporary of this kernel that one store defines, by something cheap."""
@@ -229,7 +244,10 @@ class _Remat:
         if found is None:
             return None
         taken = _Taken(source, found[0], found[1], ())
-        lets = self._closed(source, shared, own)
+        key = source.buffer, len(shared)
+        if key not in self.closed:
+            self.closed[key] = self._closed(source, shared, own)
+        lets = self.closed[key]
         if lets is None:
             return None
         taken.lets = lets
@@ -245,6 +263,10 @@ class _Remat:
         for a, f, mode, extent in zip(source.polys, place.polys, place.load.modes, shape, strict=True):
             if a is None or f is None:
                 return None
+            if a.name in mine and mode is None:
+                if indices.setdefault(a.name, f) != f:
+                    return None
+                continue
             moving = [n for n in a.names if n in mine]
             if not moving:
                 if a != f:
@@ -406,7 +428,7 @@ class _Remat:
                 found = self.values.get(direct) if direct is not None else None
                 if found is None and node.buffer in self.sources:
                     polys = tuple(self.v.expand(s) for s in node.subs)
-                    found = self._inline(_Place(site, node, polys, id(node) in always), out, [CHEAP])
+                    found = self._inline(_Place(site, node, polys, id(node) in always), out)
                 if found is not None:
                     table[node] = found
         if not table:
@@ -430,7 +452,7 @@ class _Remat:
 
         return map_expr(where, known)
 
-    def _inline(self, place: _Place, out: list[Let], budget: list[int]) -> Expr | None:
+    def _inline(self, place: _Place, out: list[Let]) -> Expr | None:
         """The value of a load by its definition: a name (or something as small), the lets for it in `out`."""
         load = place.load
         if any(p is None for p in place.polys):
@@ -445,10 +467,6 @@ class _Remat:
             return None
         stmt = source.site.stmt
         assert isinstance(stmt, Store)
-        price = cost(stmt.value, *(let.value for let in taken.lets))
-        if price > budget[0]:
-            return None
-        budget[0] -= price
         if not place.sure and not self._proved(taken, place):
             return _moved(stmt.value, taken, {}) if self._as_tree(taken) else None
         names: dict[str, Expr] = {}
@@ -456,16 +474,16 @@ class _Remat:
             tag: Key = ("let", let.id, frozenset(taken.indices.items()), frozenset(taken.modes.items()))
             found = next((known[tag] for known in reversed(self.memo) if tag in known), None)
             if found is None:
-                value = self._nested(_moved(let.value, taken, names), place, out, budget)
+                value = self._nested(_moved(let.value, taken, names), place, out)
                 found = self._named(value, let, let.id, out)
                 self.memo[-1][tag] = found
             names[let.id] = found
-        value = self._nested(_moved(stmt.value, taken, names), place, out, budget)
+        value = self._nested(_moved(stmt.value, taken, names), place, out)
         value = self._named(_inside(taken, value), stmt, load.buffer, out)
         self.memo[-1][key] = value
         return value
 
-    def _nested(self, value: Expr, place: _Place, out: list[Let], budget: list[int]) -> Expr:
+    def _nested(self, value: Expr, place: _Place, out: list[Let]) -> Expr:
         """A moved definition with its own loads replaced in turn, as far as the budget goes."""
         table: dict[Load, Expr] = {}
         always = eager(Let("", value))
@@ -474,7 +492,7 @@ class _Remat:
                 polys = tuple(self.v.expand(s) for s in node.subs)
                 found = self._stored(node, polys, place.site)
                 if found is None and node.buffer in self.sources:
-                    found = self._inline(_Place(place.site, node, polys, id(node) in always), out, budget)
+                    found = self._inline(_Place(place.site, node, polys, id(node) in always), out)
                 if found is not None:
                     table[node] = found
         return map_expr(value, lambda n: table.get(n, n) if isinstance(n, Load) else n) if table else value

@@ -205,17 +205,17 @@ class _Tiling:
         return True
 
     def _name_tiles(self) -> None:
-        """The tiles: of the dims that are read at a distance, and of the last dim, which runs along the memory."""
+        """The tiles: of the dims that are read at a distance, and of the one that runs along the memory."""
         final = self.parts[-1]
         mine = {n for r in final.reads if r.load.buffer in self.made for p in r.polys if p is not None for n in p.names}
         far = [d.id for d in final.dims if d.id in mine and d.id not in self.common]
         if not far:
             raise _Refused("aligned", "nothing is read at a distance, so no tiles are needed")
-        last = final.dims[-1].id
+        last = next((d.id for axes in final.stores.values() if (d := _alone(axes[-1] if axes else None, final))), "")
         if last in self.common:
             self.common.discard(last)
             self.meaning = [{d: n for d, n in m.items() if n != last} for m in self.meaning]
-            far.append(last)
+            far = [d.id for d in final.dims if d.id in {*far, last}]
         self.tiled = far
         for dim in far:
             if dim not in self.tiles:
