@@ -21,6 +21,7 @@ from loopfuse.passes.cascade import cascade_kernel
 from loopfuse.passes.contract import contract_kernel
 from loopfuse.passes.fuse.graph import Node, search_graph
 from loopfuse.passes.fuse.partition import Components, bits
+from loopfuse.passes.fuse.search import INFINITE
 from loopfuse.passes.merge import Merged, inline, merge
 from loopfuse.passes.remat import rematerialise
 from loopfuse.passes.window import around, window
@@ -30,6 +31,7 @@ from loopfuse.schedule.plan import Plan, Refusal
 Way = Callable[[Kernel, Kernel, Env, frozenset[str]], Merged | Cause]
 WORTH = 4.0  # how much longer than the traffic that it saves the computation of something again may take
 EVEN = 1e-3  # times that differ less are the same
+SEED = 3  # the size of the largest groups whose refusal is taken to hold for all larger ones
 NO_PLAN = 1.0  # seconds that a kernel is taken to need where no schedule takes it
 
 
@@ -85,6 +87,8 @@ class Candidates:
         self.plans: dict[int, Plan | Refusal] = {}
         self.asked: list[Group] = []  # those that `plans` knows by their ids, kept alive
         self.turned: set[int] = set()
+        self.refused: list[int] = []
+        self.probed: set[int] = set()
 
     def _order(self) -> dict[int, int]:
         """A rank for each node: an order in which they can run, by structure where several can."""
@@ -116,9 +120,13 @@ class Candidates:
         mask = sum(1 << n for n in group)
         if torn := self._torn(mask):
             return torn * NO_PLAN
+        if self._hopeless(mask):
+            return None
         plan = self.plan(mask)
         if isinstance(plan, Plan):
             return plan.cost.seconds
+        if len(group) > SEED:
+            self._learn(mask)
         return None if len(group) > 1 else NO_PLAN
 
     def least(self, group: frozenset[int]) -> float:
@@ -127,6 +135,8 @@ class Candidates:
         mask = sum(1 << n for n in group)
         if torn := self._torn(mask):
             return torn * NO_PLAN
+        if self._hopeless(mask):
+            return INFINITE
         costs = [plan.cost for n in group if isinstance(plan := self.plan(1 << n), Plan)]
         if len(costs) < len(group):
             return 0.0
@@ -151,6 +161,43 @@ class Candidates:
     def depends(self, first: int, second: int) -> bool:
         """Whether one of two groups reads what the other computes."""
         return bool(self.between(first, second))
+
+    # Most refusals of a large group come from two kernels in it that no third can reconcile. Whether there are such is
+    # asked when a large group is refused; groups that hold them are not asked about again.
+
+    def _hopeless(self, mask: int) -> bool:
+        """Whether a group holds a smaller one that was refused."""
+        return any(seed & ~mask == 0 and seed != mask for seed in self.refused)
+
+    def _learn(self, mask: int) -> None:
+        """Look for pairs in a refused group that are refused, or triples around an elementwise nest."""
+        if self._hopeless(mask):
+            return
+        for size in (2, SEED):
+            for seed in self._seeds(mask, size):
+                if seed not in self.probed:
+                    self.probed.add(seed)
+                    if not isinstance(self.plan(seed), Plan):
+                        self.refused.append(seed)
+            if self._hopeless(mask):
+                return
+
+    def _seeds(self, mask: int, size: int) -> list[int]:
+        """Neighbours in the graph of a group: two, or three of which the one in the middle is elementwise."""
+        after, members = self.masks.after, sorted(bits(mask), key=self.order.__getitem__)
+        pairs = [(a, b) for a in members for b in sorted(bits(after[a] & mask), key=self.order.__getitem__)]
+        if size == 2:
+            found = [1 << a | 1 << b for a, b in pairs]
+        else:
+            found = [1 << a | 1 << b | 1 << c for a, b in pairs if self.nodes[b].pure for c in bits(after[b] & mask)]
+        return [m for m in dict.fromkeys(found) if m != mask and self.masks.closed(m) == m and not self._open(m)]
+
+    def _open(self, mask: int) -> bool:
+        """Whether an elementwise nest of a group has readers outside: with those in the group it could be computed again
+        where it is read."""
+        live = self.live(mask) - self.kept
+        inner = (n for n in bits(mask) if self.nodes[n].pure and self.masks.after[n] & mask)
+        return any(name in live for n in inner for name in self.nodes[n].writes)
 
     def border(self, mask: int) -> int:
         """The bytes that cross the border of a group: each array from outside read once, each live one written once."""
@@ -187,7 +234,7 @@ class Candidates:
         found = self.judge(group)
         if isinstance(found, Refusal) and group.way is not None and mask not in self.turned:
             self.turned.add(mask)
-            other = self._built(mask, list(self.parts(mask))[1:])
+            other = self._built(mask, [p for p in list(self.parts(mask))[1:] if self._copies(*p)])
             if isinstance(other, Group) and isinstance(plan := self.judge(other), Plan):
                 self.groups[mask], found = other, plan
         return found
@@ -292,6 +339,11 @@ class Candidates:
         ranks = rank(a.made.kernel), rank(b.made.kernel)
         alone = a.way is None and self.nodes[a.mask.bit_length() - 1].pure
         return rank(made.made.kernel) >= min(ranks) and not (alone and ranks[0] < ranks[1])
+
+    def _copies(self, first: int, second: int) -> bool:
+        """Whether the first part is an elementwise nest that nothing but the second reads."""
+        node, live = self.nodes[first.bit_length() - 1], self.live(first | second)
+        return first & (first - 1) == 0 and node.pure and all(name not in live for name in node.writes)
 
     def again(self, first: int, second: int) -> Iterator[Group | Cause]:
         """The group with what the first part computes done again where it is read, or in the halo of a tile."""

@@ -33,6 +33,9 @@ from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Plan, Refusal
 
 
+LEAST_BUDGET, BUDGET = 32, 6  # groups that may be costed in one component, and that many for each kernel
+
+
 def fuse(program: Program, options: Options) -> Outcome:
     """Join kernels where that is legal and gains by the cost model.
 
@@ -104,7 +107,8 @@ class _Fusion:
         found = Candidates(nodes, env, self.kept, self._barred(nodes))
         forced = self._forced(found)
         found.tie(forced)
-        effort = Effort(self.options.restarts, self.options.seed, self.options.exhaustive)
+        budget = max(LEAST_BUDGET, BUDGET * len(nodes))
+        effort = Effort(self.options.restarts, self.options.seed, self.options.exhaustive, budget)
         part = search(found.graph, found.cost, effort, found.least)
         groups = tuple(found.masks.schedule([sum(1 << n for n in g) for g in part.groups]))
         pairs = [pair for mask in groups for pair in found.path(mask)]
