@@ -249,7 +249,11 @@ class Terms:
             if difference:
                 return [Part(expr, centres=(Centre(expr, b, a, -1),))]
             return [Part(expr, centres=(Centre(expr, b, negated(a)),))]
-        left, right = self.split(a, depth + 1), self.split(b, depth + 1)
+        left = self.split(a, depth + 1)
+        if sides[1] == RESULT and len(left) == 1 and _is_centred(left[0]):
+            (centre,) = left[0].centres
+            return [Part(expr, centres=(Centre(expr, centre.element, plus(centre.result, b, not difference)),))]
+        right = self.split(b, depth + 1)
         if len(left) == len(right) == 1 and left[0].key == right[0].key and not left[0].centres:
             p, q = left[0], right[0]
             if p.expr is not None and q.expr is not None:
@@ -429,6 +433,13 @@ class Terms:
                 key = tuple(sorted(f"{'/' if i else ''}{print_expr(f)}" for f, i in (*factors, *piece.scale)))
                 found[key] = found.get(key, 0) + piece.sign * coefficient
         return {k: c for k, c in found.items() if c}
+
+
+def _is_centred(part: Part) -> bool:
+    """Whether the part is an element minus a result and nothing else."""
+    if len(part.centres) != 1 or part.outer or part.conds:
+        return False
+    return part.centres[0].sign == 1 and part.expr == part.centres[0].node
 
 
 def _products(expr: Expr, depth: int) -> Iterator[tuple[int, tuple[tuple[Expr, bool], ...]]]:

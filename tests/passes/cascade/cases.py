@@ -220,6 +220,23 @@ kernel k
       t <- x[i, j.2] if {j.2} == lab[i] else 0.0f64
     y[i] = lse - t
 """
+SOFT_LABELS = """program soft_labels(M, N)
+buf x: f64[M, N] in
+buf w: f64[M, N] in
+buf y: f64[M] out
+kernel k
+  par i < M
+    fold j < N
+      acc m: f64 max
+      m <- x[i, j]
+    fold j.1 < N
+      acc l: f64 sum
+      l <- exp(x[i, j.1] - m)
+    fold j.2 < N
+      acc t: f64 sum
+      t <- w[i, j.2] * (x[i, j.2] - m - log(l))
+    y[i] = -t
+"""
 MASKED_TERM = """program masked(M, N)
 buf x: f64[M, N] in
 buf w: f64[M, N] in
@@ -275,5 +292,5 @@ ROWWISE = {
     "two values": (TWO_VALUES, 1, 1), "weighted": (WEIGHTED, 1, 2), "by log": (BY_LOG, 1, 2),
     "shifted maximum": (SHIFTED_MAX, 1, 0), "rms": (RMS, 1, 0), "variance": (VARIANCE, 1, 1),
     "layernorm": (LAYERNORM_DOT, 1, 1), "covariance": (COVARIANCE, 1, 1), "cross entropy": (CROSS_ENTROPY, 1, 1),
-    "masked term": (MASKED_TERM, 1, 1),
+    "soft labels": (SOFT_LABELS, 1, 1), "masked term": (MASKED_TERM, 1, 1),
 }  # fmt: skip
