@@ -17,9 +17,10 @@ from loopfuse.dtypes import I64
 from loopfuse.ir import Acc, Affine, Const, Expr, Let, Load, Loop, Op, Program, Ref, Select, Stmt, Store
 from loopfuse.ops import MONOIDS, NOWHERE, OPS
 from loopfuse.passes.base import Steps
+from loopfuse.passes.patterns import faults
 from loopfuse.printer import print_expr
 from loopfuse.rewrite import Mapper, exprs, is_const, subexprs, walk, walk_program
-from loopfuse.sizes import Poly
+from loopfuse.sizes import ZERO, Poly
 
 
 def folded(program: Program, values: Mapping[str, int], steps: Steps) -> Program:
@@ -44,13 +45,38 @@ def _truth(cond: Expr | None) -> bool | None:
 
 
 def evaluate(node: Op) -> Const | None:
-    """The value of an operation on constants; None where an operand is not known, or a NaN is made."""
+    """The value of an operation on constants, or of a comparison of polynomials a known distance apart.
+
+    None where an operand is not known, or a NaN is made.
+    """
+    if OPS[node.op].swapped is not None and all(isinstance(a, Affine) for a in node.args):
+        left, right = (a.poly for a in node.args if isinstance(a, Affine))
+        node = replace(node, args=(Affine(left - right), Affine(ZERO)))
     if not all(map(is_const, node.args)):
         return None
     found = OPS[node.op].evaluate([_value(a) for a in node.args], node.dtype)
     if node.dtype.is_float and np.isnan(found):
         return None
     return Const(to_bits(found, node.dtype), node.dtype, span=node.span)
+
+
+def neutral(node: Op) -> Expr | None:
+    """What is left of an operation one of whose operands is its identity, or decides it, by the op table."""
+    if len(node.args) != 2 or node.args[0].dtype != node.dtype:
+        return None
+    row = OPS[node.op]
+    sides = (0, 1) if row.law("commutative", node.dtype) else (1,)
+    for side in sides:
+        constant, other = node.args[side], node.args[1 - side]
+        if not isinstance(constant, Const):
+            continue
+        for law in ("identity", "absorbing"):
+            value = row.value(law, node.dtype)
+            if value is not None and to_bits(value, node.dtype) == constant.bits:
+                if law == "identity":
+                    return other
+                return None if faults(other) else constant
+    return None
 
 
 def _value(expr: Expr) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
@@ -84,7 +110,7 @@ class _Folder(Mapper):
     def _fold(self, node: Expr) -> Expr:
         found: Expr | None = None
         if isinstance(node, Op):
-            found = evaluate(node)
+            found = evaluate(node) or neutral(node)
         elif isinstance(node, Select):
             truth = _truth(node.cond)
             if truth is None or not self.steps.take(f"a branch whose condition is {print_expr(node.cond)}"):
@@ -96,7 +122,7 @@ class _Folder(Mapper):
             value = self.arrays[node.buffer]
             found = value if _always(node, value) else None
         gone = isinstance(node, Ref) and node.id in self.gone
-        if found is None or not (gone or self.steps.take(f"{print_expr(node)} is {print_expr(found)}")):
+        if found is None or not (gone or self.steps.take(_short(node, found))):
             return node
         return replace(found, span=node.span) if isinstance(found, Const) else found
 
@@ -163,6 +189,15 @@ class _Folder(Mapper):
             if not others and (buffer in self.needed or self.loads[buffer] > inside[buffer]):
                 return False
         return True
+
+
+def _short(node: Expr, found: Expr) -> str:
+    """A step in words; `found` may be a large part of `node`."""
+    if isinstance(found, Const):
+        return f"{print_expr(node)} is {print_expr(found)}"
+    assert isinstance(node, Op)
+    constant = next(a for a in node.args if a is not found)
+    return f"{node.op} of {print_expr(constant)} leaves its operand as it is"
 
 
 def _empty(gap: Poly) -> bool:

@@ -2,7 +2,8 @@
 
 `conv[n, o] = sum(x * w[o]); y = conv[n, o] * s[o] + t[o]` becomes `conv[n, o] = sum(x * w.1[o]); y = conv + t[o]` with
 `w.1[o] = w[o] * s[o]`, computed once. It changes rounding, and is done only where no product of a weight with its
-factor overflows or loses digits below the normal numbers.
+factor overflows or loses digits below the normal numbers. A bias between the two, `(conv[n, o] + b[o]) * s[o]`, is
+scaled too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loopfuse.ir import Affine, Buffer, Expr, Kernel, Load, Loop, Op, Program, Ref, Store
-from loopfuse.ops import OPS
+from loopfuse.ops import MONOIDS, OPS
 from loopfuse.passes.base import Array, Remark, Steps
 from loopfuse.passes.freeze import Frozen
 from loopfuse.rewrite import Fresh, Mapper, children, exprs, subexprs, walk, walk_program
@@ -23,10 +24,14 @@ SUM, PRODUCT = "sum", "mul"  # what linearity is about
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A buffer that is a sum of products with frozen weights: the store, the weights, and their subscripts."""
+    """A buffer that is a sum of products with frozen weights: the store, and the load of the weights.
+
+    With `rest` it is a sum of two, a frozen bias (`weights`) and the rest, a load of a contraction.
+    """
 
     store: Store
     weights: Load
+    rest: Load | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +49,35 @@ def scaled(state: Frozen, steps: Steps) -> Frozen:
         found = next(_candidates(state, done), None)
         if found is None:
             return state
-        contraction, factor = found
-        done.add(contraction.store.buffer)
-        weights = _product(state, contraction, factor)
-        if weights is not None and steps.take(f"`{factor.buffer}` moves into `{contraction.weights.buffer}`"):
-            state = _moved(state, contraction, factor, weights)
-            done.discard(contraction.store.buffer)
+        made = _tried(state, *found, steps)
+        if made is None:
+            done.add(found[0].store.buffer)
+        else:
+            state = made
+
+
+def _tried(state: Frozen, contraction: Contraction, factor: Factor, steps: Steps) -> Frozen | None:
+    """The factor moved; through a bias only where it then moves on into the weights."""
+    weights = _product(state, contraction, factor)
+    if weights is None:
+        return None
+    if contraction.rest is None:
+        if not steps.take(f"`{factor.buffer}` moves into `{contraction.weights.buffer}`"):
+            return None
+        return _moved(state, contraction, factor, weights)
+    through = _moved(Frozen(state.program, dict(state.arrays), list(state.remarks)), contraction, factor, weights)
+    for kernel in through.program.kernels:
+        inner = _contraction(kernel, through.arrays)
+        if inner is not None and inner.store.buffer == contraction.rest.buffer:
+            beyond = _factor(through, inner)
+            return _tried(through, inner, beyond, steps) if beyond is not None else None
+    return None
 
 
 def _candidates(state: Frozen, done: set[str]) -> Iterator[tuple[Contraction, Factor]]:
     temps = {b.id for b in state.program.buffers if b.role == "temp" and b.window is None}
     for kernel in state.program.kernels:
-        contraction = _contraction(kernel, state.arrays)
+        contraction = _contraction(kernel, state.arrays) or _biased(kernel, state.arrays)
         if contraction is not None and contraction.store.buffer in temps - done:
             factor = _factor(state, contraction)
             if factor is not None:
@@ -81,6 +103,21 @@ def _contraction(kernel: Kernel, arrays: dict[str, Array]) -> Contraction | None
             if len(held) == 1 and held[0].dtype == acc.dtype:
                 return Contraction(store, held[0])
     return None
+
+
+def _biased(kernel: Kernel, arrays: dict[str, Array]) -> Contraction | None:
+    """`par p: buffer[p] = rest[...] + bias[...]`."""
+    match kernel.body:
+        case (
+            Loop(order="par", accs=(), where=None, body=(Store(absorb=False, value=Op(op=op, args=args)) as store,)),
+        ):
+            if op != MONOIDS[SUM].op or any(store.modes) or not store.value.dtype.is_float:
+                return None
+        case _:
+            return None
+    bias = [a for a in args if isinstance(a, Load) and a.buffer in arrays]
+    rest = [a for a in args if isinstance(a, Load) and a.buffer not in arrays]
+    return Contraction(store, bias[0], rest[0]) if len(bias) == len(rest) == 1 else None
 
 
 def _factor(state: Frozen, found: Contraction) -> Factor | None:
@@ -174,6 +211,9 @@ def _moved(state: Frozen, found: Contraction, factor: Factor, weights: Array) ->
         return node
 
     def renamed(node: Expr) -> Expr:
+        if found.rest is not None and node == found.rest:
+            subs = tuple(found.store.subs[a] for a in factor.axes)
+            return Op(PRODUCT, (node, Load(factor.buffer, subs, (None,) * len(subs), node.dtype)), node.dtype)
         return replace(node, buffer=id) if isinstance(node, Load) and node.buffer == old else node
 
     kernels = []

@@ -213,6 +213,53 @@ def test_batch_normalisation_goes_into_the_weights_of_a_convolution() -> None:
     np.testing.assert_allclose(found.outputs["y"], plain.outputs["y"], rtol=1e-4, atol=1e-5)
 
 
+LIBRARY = """import nn
+input x: f32[N, C, H, W]
+input w: f32[K, C, 3, 3]
+input b: f32[K]
+input gamma: f32[K]
+input beta: f32[K]
+input mean: f32[K]
+input var: f32[K] where var > 0
+let c = nn.conv2d(x, w, pad=1) + BIAS
+output y = nn.relu(nn.batchnorm(c, gamma, beta, mean, var))
+"""
+
+
+@pytest.mark.parametrize("bias", ["0", "b[None, :, None, None]"])
+def test_the_librarys_batch_normalisation(bias: str) -> None:
+    """With a bias of the convolution the factor goes through it, and scales it."""
+    checked = driver.compile_source(Source("s", LIBRARY.replace(" + BIAS", f" + {bias}" if bias != "0" else "")))
+    bound = driver.bind_program(checked.typed, Given({}, fill=True))
+    lowered = driver.lower_program(checked.typed)
+    names = [i.name for i in checked.typed.inputs if i.name != "x"]
+    options = Options(sizes=bound.sizes, frozen=driver.frozen_arrays(checked.typed, bound, names))
+    optimised = driver.optimise(lowered, options, "constprop,dce")
+    assert "scale" not in shown(optimised.program)
+    assert ("b.1[" in shown(optimised.program)) == (bias != "0")
+    for row in every_pass(lowered, bound, "constprop,dce", options):
+        assert row.agrees, row.verdict.problem
+
+
+def test_a_bias_without_a_contraction_stays() -> None:
+    program = """program p(M, N)
+buf x: f32[M, N] in
+buf s: f32[N] in
+buf b: f32[N] in
+buf t: f32[M, N]
+buf y: f32[M, N] out
+kernel k1
+  par m < M, n < N
+    t[m, n] = x[m, n] + b[n]
+kernel k2
+  par m < M, n < N
+    y[m, n] = t[m, n] * s[n]
+"""
+    stage = apply(PASS, program, frozen={"s": randn(3), "b": randn(3)})
+    assert not stage.rounds
+    assert "t[m, n] * s[n]" in shown(stage.program)
+
+
 def test_integer_params() -> None:
     source = Source("s", "input x: f32[N]\nparam k: i32 = 3\noutput y = x * f32(k)")
     checked = driver.compile_source(source)
