@@ -119,3 +119,18 @@ def test_live_values_end_with_their_last_use() -> None:
     )
     env = environment(made)
     assert counts(made.kernels[0], env.buffers, env).live <= 3
+
+
+def test_a_tile_that_is_larger_than_the_array_still_covers_it() -> None:
+    program = parse_program("""program p(N, T)
+size T plan
+buf x: f32[N] in
+buf y: f32[N] out
+kernel k1
+  par i.1 < N step T
+    par i in i.1 .. min(N, T + i.1)
+      y[i] = x[i] + 1.0f32
+""")
+    env = environment(program, sizes={"N": 56})
+    for tile in (8, 56, 128, 1024):
+        assert sketch(program.kernels[0], env.buffers, env, {"T": tile}).total.flops == 56, tile

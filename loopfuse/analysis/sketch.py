@@ -285,7 +285,7 @@ class _Walk:
             trips = max(1, -(-(hi - lo) // step))
             level.trips[dim.id] = level.extents[dim.id] = trips
             level.lows[dim.id] = lo
-            made.numbers[dim.id] = lo + (trips * step) // 2
+            made.numbers[dim.id] = lo + (trips - 1) // 2 * step  # a step that is taken: a tile that is not cut
             level.spans[dim.id] = self._span(dim, level, trips)
         level.times = parent.times * level.size
         parent.children.append(level)
