@@ -16,12 +16,13 @@ from loopfuse.sizes import Poly
 
 
 class Known(Protocol):
-    """What is computed where: `meant` is the value of a let that is not known at a point, `known` says of a value
-    whether it is computed before a point (its loads are then performed there anyway)."""
+    """What is computed where."""
 
-    def meant(self, ref: Ref, point: Point) -> tuple[Expr, dict[int, Info]] | None: ...
+    def meant(self, ref: Ref, point: Point) -> tuple[Expr, dict[int, Info]] | None:
+        """The value of a let that is not known at a point."""
 
-    def known(self, info: Info, point: Point) -> bool: ...
+    def known(self, info: Info, point: Point) -> bool:
+        """Whether a value is computed before a point: its loads are then performed there anyway."""
 
 
 @dataclass
