@@ -15,7 +15,8 @@ from loopfuse.analysis.env import environment
 from loopfuse.ir import Kernel, Program
 from loopfuse.passes.base import Options
 from loopfuse.passes.contract import contract, live_buffers, without_unused
-from loopfuse.passes.remat import CHEAP, cost, rematerialise
+from loopfuse.passes.moving import CHEAP, cost
+from loopfuse.passes.remat import rematerialise
 from loopfuse.printer import print_program
 from loopfuse.reader import parse_program
 from loopfuse.verify import verify

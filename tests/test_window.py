@@ -38,7 +38,8 @@ def refused(text: str) -> Cause:
     program = parse_program(text)
     verify(program, ranges=True)
     live = frozenset(b.id for b in program.buffers if b.role != "temp")
-    found = window(*program.kernels, environment(program), live)
+    first, second = program.kernels
+    found = window(first, second, environment(program), live)
     assert isinstance(found, Cause)
     return found
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from loopfuse.analysis.env import Env
-from loopfuse.dtypes import BOOL
 from loopfuse.ir import (
     Affine,
     Buffer,
@@ -35,25 +34,32 @@ from loopfuse.ir import (
     Load,
     Loop,
     Mode,
-    Op,
     Program,
     Ref,
-    Select,
     Stmt,
     Store,
 )
-from loopfuse.ops import OPS
+from loopfuse.passes.moving import (
+    CHEAP,
+    Taken,
+    chain,
+    common,
+    cost,
+    eager,
+    load_of,
+    moved,
+    names_in,
+    same_place,
+    with_fill,
+)
 from loopfuse.passes.sweep import arrays, sweep
 from loopfuse.prove import judge
-from loopfuse.rewrite import Mapper, children, expr_names, exprs, map_expr, subexprs
-from loopfuse.sizes import ONE, ZERO, Poly
+from loopfuse.rewrite import Mapper, children, map_expr, subexprs
+from loopfuse.sizes import ONE, Poly
 from loopfuse.verify.layout import Access, Definition, Frame, Layout, Site, layout
 from loopfuse.verify.memory import Memory
 
-# Operations on f32 that a value may cost to be computed again: `flops` of the rows, `SPECIAL` for each special slot, 1
-# for each load. A load from the first-level cache takes some 30 cycles of latency and the bandwidth of as many flops.
-CHEAP = 40
-SPECIAL = 4
+__all__ = ["cost", "forward", "laid", "rematerialise"]
 
 Key = tuple[object, ...]
 
@@ -77,36 +83,6 @@ def forward(kernel: Kernel, env: Env, buffers: frozenset[str]) -> Kernel:
     return _Remat(kernel, env, frozenset(), buffers).run()
 
 
-def cost(*roots: Expr) -> int:
-    """What expressions cost to compute: operations on f32, special functions weighted, and loads."""
-    total = 0
-    for node in subexprs(*roots):
-        if isinstance(node, Op):
-            row = OPS[node.op]
-            total += row.flops + SPECIAL * row.special
-        elif isinstance(node, Load | Select):
-            total += 1
-    return total
-
-
-def eager(stmt: Stmt) -> set[int]:
-    """The ids of the nodes that a statement evaluates whatever its conditions say."""
-    found: set[int] = set()
-    stack = list(exprs(stmt))
-    while stack:
-        node = stack.pop()
-        if id(node) in found:
-            continue
-        found.add(id(node))
-        if isinstance(node, Select):
-            stack.append(node.cond)
-        elif isinstance(node, Op) and node.op in ("and", "or"):
-            stack.append(node.args[0])
-        else:
-            stack.extend(children(node))
-    return found
-
-
 def laid(kernel: Kernel, env: Env) -> Layout:
     """The layout of a kernel by itself."""
     stores, loads = arrays(kernel)
@@ -122,16 +98,6 @@ class _Place:
     load: Load
     polys: tuple[Poly | None, ...]
     sure: bool
-
-
-@dataclass(slots=True)
-class _Taken:
-    """How a definition is moved: indices of the store in terms of the reader, and modes that go with them."""
-
-    source: Access
-    indices: dict[str, Poly]
-    modes: dict[str, tuple[Mode, Poly]]
-    lets: tuple[Let, ...]
 
 
 @dataclass
@@ -173,11 +139,11 @@ class _Remat:
                 continue
             rest = []
             for load in loads:
-                store = next((s for s in stores if _same_place(s, load)), None)
+                store = next((s for s in stores if same_place(s, load)), None)
                 if store is None:
                     rest.append(load)
                 else:
-                    self.direct[load.site.position, _node(load)] = store.site.position
+                    self.direct[load.site.position, load_of(load)] = store.site.position
             if self.only is not None or not rest or not self._may_go(name, stores):
                 continue
             source = stores[0]
@@ -185,7 +151,7 @@ class _Remat:
                 at = load.site.position
                 if at not in sure:
                     sure[at] = eager(load.site.stmt)
-                node = _node(load)
+                node = load_of(load)
                 always = any(id(n) in sure[at] for n in load.site.nodes if n == node)
                 if isinstance(load.site.stmt, Loop) or not self._fits(
                     source, _Place(load.site, node, load.polys, always)
@@ -230,10 +196,10 @@ class _Remat:
 
     # -- whether and how a definition moves ---------------------------------------------------------------------------
 
-    def _take(self, source: Access, place: _Place) -> _Taken | None:
+    def _take(self, source: Access, place: _Place) -> Taken | None:
         """How the definition moves to the place, or None where it may not."""
-        outer, reader = _chain(source.frame), _chain(place.site.own or place.site.frame)
-        shared = _common(outer, reader)
+        outer, reader = chain(source.frame), chain(place.site.own or place.site.frame)
+        shared = common(outer, reader)
         own = outer[len(shared) :]
         if not own or source.site.position > place.site.position:
             return None
@@ -243,7 +209,7 @@ class _Remat:
         found = self._solve(source, place, mine)
         if found is None:
             return None
-        taken = _Taken(source, found[0], found[1], ())
+        taken = Taken(source, found[0], found[1], ())
         key = source.buffer, len(shared)
         if key not in self.closed:
             self.closed[key] = self._closed(source, shared, own)
@@ -336,7 +302,7 @@ class _Remat:
                     return False
         return True
 
-    def _modes_move(self, taken: _Taken) -> bool:
+    def _modes_move(self, taken: Taken) -> bool:
         """Whether the modes of the reading can go to the loads of the definition (or, constant ones, around it)."""
         if not taken.modes:
             return True
@@ -350,7 +316,7 @@ class _Remat:
             if isinstance(node, Load):
                 shape = self._shape(node.buffer)
                 for sub, mode, extent in zip(node.subs, node.modes, shape, strict=True):
-                    for name in _names(sub) & taken.modes.keys():
+                    for name in names_in(sub) & taken.modes.keys():
                         wanted, length = taken.modes[name]
                         if mode is not None or not isinstance(sub, Affine):
                             return False
@@ -363,7 +329,7 @@ class _Remat:
     def _shape(self, name: str) -> tuple[Poly, ...]:
         return self.v.scopes[name][0].shape
 
-    def _proved(self, taken: _Taken, place: _Place) -> bool:
+    def _proved(self, taken: Taken, place: _Place) -> bool:
         """Whether the loads of the moved definition are in range at the place without the reader's conditions."""
         facts = self.memory.at(place.site.frame)
         stmt = taken.source.site.stmt
@@ -373,7 +339,7 @@ class _Remat:
                 if not isinstance(node, Load):
                     continue
                 for sub, mode, extent in zip(node.subs, node.modes, self._shape(node.buffer), strict=True):
-                    if mode is not None or _names(sub) & taken.modes.keys():
+                    if mode is not None or names_in(sub) & taken.modes.keys():
                         continue
                     poly = self.v.expand(sub)
                     if poly is None:
@@ -383,7 +349,7 @@ class _Remat:
                         return False
         return True
 
-    def _as_tree(self, taken: _Taken) -> bool:
+    def _as_tree(self, taken: Taken) -> bool:
         return not taken.lets and not taken.modes
 
     # -- rewriting ----------------------------------------------------------------------------------------------------
@@ -468,18 +434,18 @@ class _Remat:
         stmt = source.site.stmt
         assert isinstance(stmt, Store)
         if not place.sure and not self._proved(taken, place):
-            return _moved(stmt.value, taken, {}) if self._as_tree(taken) else None
+            return moved(stmt.value, taken, {}) if self._as_tree(taken) else None
         names: dict[str, Expr] = {}
         for let in taken.lets:
             tag: Key = ("let", let.id, frozenset(taken.indices.items()), frozenset(taken.modes.items()))
             found = next((known[tag] for known in reversed(self.memo) if tag in known), None)
             if found is None:
-                value = self._nested(_moved(let.value, taken, names), place, out)
+                value = self._nested(moved(let.value, taken, names), place, out)
                 found = self._named(value, let, let.id, out)
                 self.memo[-1][tag] = found
             names[let.id] = found
-        value = self._nested(_moved(stmt.value, taken, names), place, out)
-        value = self._named(_inside(taken, value), stmt, load.buffer, out)
+        value = self._nested(moved(stmt.value, taken, names), place, out)
+        value = self._named(with_fill(taken, value), stmt, load.buffer, out)
         self.memo[-1][key] = value
         return value
 
@@ -501,7 +467,7 @@ class _Remat:
         """The value that a store around has just stored where the load reads, if that value has a name."""
         here = Access(load.buffer, load.subs, load.modes, site, site.frame, polys)
         for store in self.v.stores[load.buffer]:
-            if store.site.position in self.values and _same_place(store, here):
+            if store.site.position in self.values and same_place(store, here):
                 return self.values[store.site.position]
         return None
 
@@ -511,84 +477,3 @@ class _Remat:
         let = Let(self.env.fresh(name), value, span=origin.span)
         out.append(let)
         return Ref(let.id, value.dtype, span=origin.span)
-
-
-# -- moving a definition ----------------------------------------------------------------------------------------------
-
-
-def _moved(root: Expr, taken: _Taken, names: dict[str, Expr]) -> Expr:
-    """An expression of the definition at the reader; `names` are the lets of the definition there."""
-    if taken.modes:
-        root = map_expr(root, lambda n: _with_modes(n, taken) if isinstance(n, Load) else n)
-    indices = dict(taken.indices)
-    for name, value in names.items():
-        if isinstance(value, Affine):
-            indices[name] = value.poly
-        elif isinstance(value, Ref):
-            indices[name] = Poly.of(value.id)
-    mapper = Mapper(lambda n: names.get(n.id, n) if isinstance(n, Ref) else n, lambda p: p.subs(indices))
-    return mapper.on_expr(root)
-
-
-def _with_modes(load: Load, taken: _Taken) -> Load:
-    """A load of the definition with the modes of the reading; behind a constant one any value serves."""
-    modes = list(load.modes)
-    for axis, sub in enumerate(load.subs):
-        for name in _names(sub) & taken.modes.keys():
-            mode, _ = taken.modes[name]
-            modes[axis] = Mode("constant", Const(0, load.dtype)) if mode.kind == "constant" else mode
-    return load if tuple(modes) == load.modes else replace(load, modes=tuple(modes))
-
-
-def _inside(taken: _Taken, value: Expr) -> Expr:
-    """The value with the fill outside the axes that a constant mode is on."""
-    fill: Const | None = None
-    conds: list[Expr] = []
-    for name, (mode, extent) in sorted(taken.modes.items()):
-        if mode.fill is not None:
-            at = taken.indices[name]
-            fill = mode.fill
-            conds.append(Op("ge", (Affine(at), Affine(ZERO)), BOOL))
-            conds.append(Op("lt", (Affine(at), Affine(extent)), BOOL))
-    if fill is None:
-        return value
-    cond = conds[0]
-    for other in conds[1:]:
-        cond = Op("and", (cond, other), BOOL)
-    return Select(cond, value, fill, span=value.span)
-
-
-def _names(sub: Expr) -> frozenset[str]:
-    return expr_names(sub).values
-
-
-# -- places -----------------------------------------------------------------------------------------------------------
-
-
-def _chain(frame: Frame | None) -> list[Frame]:
-    return frame.chain() if frame is not None else []
-
-
-def _common(a: list[Frame], b: list[Frame]) -> list[Frame]:
-    """The loops around both, outermost first."""
-    return [x for x, y in zip(a, b, strict=False) if x is y]
-
-
-def _same_place(store: Access, load: Access) -> bool:
-    """Whether the load reads what the store, in a block around it or in its own, has just stored."""
-    if store.site.position >= load.site.position or any(store.modes) or None in store.polys:
-        return False
-    if store.polys != load.polys:
-        return False
-    around, reader = _chain(store.frame), _chain(load.frame)
-    if len(_common(around, reader)) < len(around):
-        return False
-    return all(f.loop.order != "prefix" for f in around)
-
-
-def _node(access: Access) -> Load:
-    """The load of an access."""
-    return next(
-        n for n in access.site.nodes
-        if isinstance(n, Load) and n.buffer == access.buffer and n.subs is access.subs and n.modes is access.modes
-    )  # fmt: skip

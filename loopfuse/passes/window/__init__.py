@@ -18,7 +18,7 @@ from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause
 from loopfuse.ir import Buffer, Dim, Interval, Kernel, Loop, Size
 from loopfuse.passes.merge import Merged
-from loopfuse.passes.remat import cost
+from loopfuse.passes.moving import cost
 from loopfuse.passes.sweep import arrays
 from loopfuse.passes.window.regions import Region, clipped, image, through_mode, union
 from loopfuse.passes.window.stages import Axes, Read, Stage, stages
