@@ -18,9 +18,9 @@ from loopfuse.decisions import Cause
 from loopfuse.ir import Kernel, Program
 from loopfuse.passes.base import Options
 from loopfuse.passes.contract import contract, live_buffers
-from loopfuse.passes.merge import Merged
+from loopfuse.passes.merge import Merged, merge
 from loopfuse.passes.remat import rematerialise
-from loopfuse.passes.window import around, window
+from loopfuse.passes.window import around, tile, window
 from loopfuse.printer import print_program
 from loopfuse.reader import parse_program
 from loopfuse.rewrite import free_names, walk
@@ -207,3 +207,18 @@ def test_refusals(code: str, first: str, second: str, role: str) -> None:
     if code == "unrelated":
         text = text.replace("y[i] = x", "y[i] = w[0, 0] + x")
     assert refused(text).code == code
+
+
+def test_a_joint_kernel_whose_loops_stayed_apart() -> None:
+    before = parse_program(text_of(CASES / "blur.ir")[0])
+    env, live = environment(before), frozenset({"img", "out"})
+    joint = merge(before.kernels[0], before.kernels[1], env, live)
+    assert isinstance(joint, Merged)
+    found = tile(joint.kernel, env, live)
+    assert isinstance(found, Merged)
+    assert len(found.sizes) == 2
+    after = replace(around(env, found).program, kernels=(found.kernel,))
+    verify(after, ranges=True)
+    check_all_tiles(before, after)
+    single = tile(before.kernels[0], env, live)
+    assert isinstance(single, Cause) and single.code == "shape"
