@@ -176,6 +176,16 @@ def test_a_fill_stays_outside_of_what_is_inlined() -> None:
     assert "~constant" not in text and "exp(x[i - 1]) if" in text and "else 0.0f32" in text
 
 
+def test_reader_and_producer_may_swap_the_names_of_their_indices() -> None:
+    """Under a fill the definition goes in as a tree, lets and all: each index is replaced once."""
+    program = parse_program("program p(M, N)\nbuf x: f32[M, N] in\nbuf a: f32[M, N]\nbuf y: f32[N, M] out\n"
+                            "kernel k1\n  par i < M, j < N\n    t = x[i, j] * x[i, j]\n    a[i, j] = t + 1.0f32\n"
+                            "kernel k2\n  par j < M, i < N\n    y[i, j] = a[j - 1 ~constant 0.0f32, i]\n")  # fmt: skip
+    made = inline(*program.kernels, environment(program), frozenset())
+    assert isinstance(made, Merged)
+    assert "x[j - 1, i] * x[j - 1, i] + 1.0f32 if" in print_kernel(made.kernel)
+
+
 def test_a_clipped_read_of_a_shifted_producer_is_refused() -> None:
     """edge(f)[i - 1] with f[i] = x[i + 1]: the clip is of f's index, not of x's."""
     program = parse_program("program p(N)\nbuf x: f32[N + 1] in\nbuf a: f32[N]\nbuf y: f32[N] out\n"

@@ -169,8 +169,9 @@ class _Inliner:
         nodes = 0
 
         def on(expr: Expr) -> Expr:
-            expr = map_expr(expr, lambda n: refs.get(n.id, n) if isinstance(n, Ref) else _moved(n, moved))
-            return Substitution(indices=names).expr(expr)
+            # The refs last: what they stand for has the reader's indices already.
+            expr = Substitution(indices=names).expr(map_expr(expr, lambda n: _moved(n, moved)))
+            return map_expr(expr, lambda n: refs.get(n.id, n) if isinstance(n, Ref) else n)
 
         for let in made.lets:
             value = on(let.value)
