@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from harness import cascaded, folds, rows, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ir_strategies import ir_inputs, ir_programs
+
+from loopfuse.backends.reference import run
+from loopfuse.passes.base import Options
+from loopfuse.passes.cascade import cascade
+from loopfuse.verify import verify
 
 ELEMENTS = (
     "x[i, J]", "x[i, J] * 0.5f64", "x[i, J] + w[i, J]", "maximum(x[i, J], w[i, J])", "tanh(x[i, J])",
@@ -97,3 +105,15 @@ def test_exponentials(text: str, seed: int, extent: int) -> None:
 @given(moments(), st.integers(0, 1 << 30), st.sampled_from((0, 1, 2, 9, 40)))
 def test_moments(text: str, seed: int, extent: int) -> None:
     check(text, seed, extent)
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_any_program_keeps_its_bits_under_strict(data: st.DataObject) -> None:
+    program = replace(data.draw(ir_programs()), numerics="strict")
+    sizes, inputs = data.draw(ir_inputs(program))
+    after = cascade(program, Options()).program
+    verify(after)
+    want, found = (run(p, inputs, sizes).outputs for p in (program, after))
+    for name, value in want.items():
+        np.testing.assert_array_equal(found[name], value)
