@@ -26,7 +26,7 @@ from loopfuse.passes.merge import Merged, inline, merge
 from loopfuse.passes.remat import rematerialise
 from loopfuse.passes.window import around, window
 from loopfuse.schedule import accepts
-from loopfuse.schedule.plan import Plan, Refusal
+from loopfuse.schedule.plan import Cost, Plan, Refusal
 
 Way = Callable[[Kernel, Kernel, Env, frozenset[str]], Merged | Cause]
 WORTH = 4.0  # how much longer than the traffic that it saves the computation of something again may take
@@ -61,6 +61,12 @@ class Barred:
 
     nodes: int
     cause: Cause
+
+
+def _because(apart: Cause, limit: Cause) -> Cause:
+    """Why loops that stay two inside one kernel keep it from being one: the dependence, and the limit that it meets."""
+    detail = "; ".join(part for part in (apart.detail, f"as one kernel: {limit.message}") if part)
+    return replace(apart, detail=detail, needed=limit.needed, limit=limit.limit, unit=limit.unit)
 
 
 class Candidates:
@@ -130,18 +136,26 @@ class Candidates:
         return None if len(group) > 1 else NO_PLAN
 
     def least(self, group: frozenset[int]) -> float:
-        """Seconds that no kernel for the group stays below: one launch, the arrays that cross its border once, and the
-        work of its greatest part."""
+        """Seconds that no kernel for the group should stay below: one launch, the arrays that cross its border once, and
+        what its longest part takes beside its traffic."""
         mask = sum(1 << n for n in group)
         if torn := self._torn(mask):
             return torn * NO_PLAN
         if self._hopeless(mask):
             return INFINITE
-        costs = [plan.cost for n in group if isinstance(plan := self.plan(1 << n), Plan)]
+        costs = {n: plan.cost for n in group if isinstance(plan := self.plan(1 << n), Plan)}
         if len(costs) < len(group):
             return 0.0
-        memory = min(self.border(mask), sum(c.bytes for c in costs)) / self.env.device.bandwidth
-        return self.env.device.graph_launch + max(memory, *(c.compute for c in costs))
+        device = self.env.device
+        memory = min(self.border(mask), sum(c.bytes for c in costs.values())) / device.bandwidth
+        beside = [self._beside(n, c) for n, c in costs.items()]
+        return device.graph_launch + max(memory, *beside)
+
+    def _beside(self, n: int, cost: Cost) -> float:
+        """Seconds of a kernel that are there whatever crosses its border: all of a recurrence, else the latency of small
+        kernels and the work."""
+        rest = cost.seconds - cost.launch - cost.bytes / self.env.device.bandwidth
+        return rest if self.nodes[n].ordered else max(cost.compute, min(rest, self.env.device.latency))
 
     def known(self, mask: int) -> Plan | Refusal | None:
         """What the schedules said of a group, if they were asked."""
@@ -251,7 +265,9 @@ class Candidates:
         plan = self.plan(a | b)
         if isinstance(plan, Plan):
             return None
-        return cause or (plan if isinstance(plan, Cause) else plan.cause)
+        why = plan if isinstance(plan, Cause) else plan.cause
+        inner = None if isinstance(direct, Cause) else direct.made.apart
+        return cause or (why if inner is None else _because(inner, why))
 
     def judge(self, group: Group) -> Plan | Refusal:
         """What the schedules say of a group, finished."""

@@ -51,6 +51,11 @@ class Node:
             and loop.where is None and not any(isinstance(s, Loop) for s in loop.body)
         )  # fmt: skip
 
+    @cached_property
+    def ordered(self) -> bool:
+        """Whether it has a loop whose steps follow one another."""
+        return any(isinstance(s, Loop) and s.order == "seq" for s in walk(self.kernel.body))
+
 
 def stored(kernel: Kernel) -> tuple[str, ...]:
     """The buffers that a kernel stores to, in textual order."""

@@ -32,7 +32,6 @@ from loopfuse.rewrite import free_names
 from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Plan, Refusal
 
-
 LEAST_BUDGET, BUDGET = 32, 6  # groups that may be costed in one component, and that many for each kernel
 
 
