@@ -176,7 +176,9 @@ def test_public_names_are_explained(module: str) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_only_known_packages_are_imported(module: str) -> None:
     allowed = (
-        {"loopfuse", "numpy", "ml_dtypes", "lark", "rich", "safetensors", "PIL"} | OPTIONAL | sys.stdlib_module_names
+        {"loopfuse", "numpy", "ml_dtypes", "lark", "rich", "safetensors", "PIL", "prompt_toolkit"}
+        | OPTIONAL
+        | sys.stdlib_module_names
     )
     for node in ast.walk(tree(module)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

@@ -192,7 +192,7 @@ def test_a_file_a_pass(joining: Shell) -> None:
     assert names == ["00_lower.lfir", "01_dce.lfir", "02_join.changed.lfir"]
     for name in names:
         parse_program((joining.folder / "t" / "u" / name).read_text(encoding="utf-8"), name)
-    assert joining("ir", "s.lf", "--tree-dir", "s.lf") == 1
+    assert joining("ir", "s.lf", *JOIN, "--tree-dir", "s.lf") == 1
     assert "LF0515" in joining.err
 
 

@@ -15,7 +15,8 @@ COMMANDS = {
     "ir": ("ir", "show what a script becomes: syntax tree, types, ranges, loops"),
     "bisect": ("bisect", "find the pass, and the step in it, that changes results"),
     "fmt": ("fmt", "lay scripts out in the canonical way"),
-    "explain": ("explain", "what an error code means, and the way out"),
+    "explain": ("explain", "how a script was fused, and why; what an error code means"),
+    "repl": ("repl", "a session: define, evaluate, walk through the passes"),
     "new": ("new", "write a commented script to start from"),
     "doctor": ("doctor", "what this installation has and lacks"),
 }

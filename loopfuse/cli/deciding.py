@@ -37,7 +37,8 @@ def _decisions(context: Context, done: passing.Passed) -> None:
     marks = gutter(done.lowered)
     for decision in decisions.by_line(done.decisions, marks):
         terminal.record({"kind": "decision", **decisions.as_record(decision)})
-    before, after = (plan(program, done.device, done.known) for program in (done.lowered, done.program))
+    before = plan(done.lowered, done.device, done.known)
+    after = plan(done.program, done.device, done.known, done.stages)
     terminal.record({"kind": "outcome", **summary(before, after), "sizes": before.sizes,
                      "assumed": sorted(before.assumed), "device": done.device.name,
                      "guards": guards([after])})  # fmt: skip
@@ -64,7 +65,7 @@ def _why(options: argparse.Namespace, context: Context, done: passing.Passed) ->
 
 
 def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -> None:
-    planned = plan(done.program, done.device, done.known)
+    planned = plan(done.program, done.device, done.known, done.stages)
     program: Program = done.program
     for kernel, found in planned.plans.items():
         if options.kernel in (None, kernel):

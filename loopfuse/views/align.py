@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import TypeVar
 
 from loopfuse.ir import Kernel, Program
 from loopfuse.views.lines import Line, defined, stem
 
+ALIKE = 0.6
+LONG = 300  # characters of a line that are compared
+_WORD = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 H = TypeVar("H", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Pairs of line numbers (new to old). Those `in place` keep their order; the others moved."""
+    """Pairs of line numbers (new to old). Those `in place` keep their order; the others moved. `same` are those that say
+    the same, but for the names of indices."""
 
     pairs: dict[int, int]
     in_place: frozenset[int]
+    same: frozenset[int]
 
 
 def match(old: Sequence[Line], new: Sequence[Line]) -> Matched:
@@ -30,14 +37,49 @@ def match(old: Sequence[Line], new: Sequence[Line]) -> Matched:
         _pair_leaves(old, new, pairs, taken, exact)
     leaves = dict(pairs)
     _pair_loops(old, new, leaves, pairs, taken)
-    kept = frozenset(increasing(sorted(pairs.items())))
-    # A loop is not moved: out of its order it is another loop.
-    stay = {n: o for n, o in pairs.items() if n in kept or new[n].kind == "leaf"}
-    return Matched(stay, kept)
+    same = frozenset(n for n, o in pairs.items() if renamed(old, new, pairs, n) == old[o].text)
+    close = {n for n, o in pairs.items() if n in same or new[n].kind != "leaf" or alike(old[o], new[n])}
+    firm = increasing(sorted((n, o) for n, o in pairs.items() if n in close))
+    kept = _fitting(firm, sorted((n, o) for n, o in pairs.items() if n not in close), pairs)
+    # A loop is not moved: out of its order it is another loop; and so is a statement that says something else.
+    stay = {n: o for n, o in pairs.items() if n in kept or (new[n].kind == "leaf" and n in close)}
+    return Matched(stay, kept, same & stay.keys())
+
+
+def _fitting(firm: list[int], others: Sequence[tuple[int, int]], pairs: dict[int, int]) -> frozenset[int]:
+    """The firm numbers, and of the others those that keep the order with them and with each other."""
+    kept = list(firm)
+    for n, o in others:
+        at = bisect_left(kept, n)
+        if (at == 0 or pairs[kept[at - 1]] < o) and (at == len(kept) or o < pairs[kept[at]]):
+            kept.insert(at, n)
+    return frozenset(kept)
+
+
+def alike(old: Line, new: Line) -> bool:
+    """Whether two statements say nearly the same: their texts, without the counters of ids, mostly agree."""
+    a, b = (_WORD.sub(lambda m: stem(m[0]), line.text[:LONG]) for line in (old, new))
+    return SequenceMatcher(None, a, b, autojunk=False).ratio() >= ALIKE
+
+
+def renamed(old: Sequence[Line], new: Sequence[Line], pairs: dict[int, int], number: int) -> str:
+    """The text of a paired line with its indices called as in the old program."""
+    partner = pairs[number]
+    inside = [number, *_around(new, number)] if new[number].kind == "loop" else _around(new, number)
+    known = {d for o in (partner, *_around(old, partner)) for d in old[o].dims}
+    names: dict[str, str] = {}
+    for loop in reversed(inside):
+        dims, mate = new[loop].dims, pairs.get(loop)
+        if mate is not None and len(old[mate].dims) == len(dims):
+            names.update(zip(dims, old[mate].dims, strict=True))
+        else:
+            names.update((d, stem(d)) for d in dims if stem(d) in known)
+    changed = {n: o for n, o in names.items() if n != o}
+    return _WORD.sub(lambda m: changed.get(m[0], m[0]), new[number].text) if changed else new[number].text
 
 
 def _pair_leaves(old: Sequence[Line], new: Sequence[Line], pairs: dict[int, int], taken: set[int], exact: bool) -> None:
-    """Pair what has one key, the same text first, then in order."""
+    """Pair what has one key, the same text first, then in order; with `exact` off those of one stem that are alike."""
 
     def key(line: Line) -> Hashable:
         return line.key if exact else (line.stem, line.kind)
@@ -50,7 +92,9 @@ def _pair_leaves(old: Sequence[Line], new: Sequence[Line], pairs: dict[int, int]
         for number, line in enumerate(new):
             if line.kind == "loop" or number in pairs or (not exact and not line.stem):
                 continue
-            found = next((o for o in spare[key(line)] if not same_text or old[o].text == line.text), None)
+            wanted = (o for o in spare[key(line)]
+                      if (old[o].text == line.text if same_text else exact or alike(old[o], line)))  # fmt: skip
+            found = next(wanted, None)
             if found is not None:
                 spare[key(line)].remove(found)
                 pairs[number] = found

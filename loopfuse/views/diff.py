@@ -31,16 +31,17 @@ class Shown:
 
 @dataclass(slots=True)
 class Row:
-    """A line before and after. Both and no change: `same`; a statement that moved has a `note` that says from where."""
+    """A line before and after. `equal`: they say the same; a statement that moved has a `note` that says from where."""
 
     old: Line | None
     new: Line | None
+    equal: bool = False
     note: str = ""
 
     @property
     def same(self) -> bool:
         """Whether there is nothing to tell."""
-        return self.old is not None and self.new is not None and self.old.text == self.new.text and not self.note
+        return self.equal and not self.note
 
     @property
     def line(self) -> Line:
@@ -105,7 +106,8 @@ def _title(group: Group) -> str:
 def _rows(old: Sequence[Line], new: Sequence[Line]) -> list[Row]:
     """The lines of both, merged: what went stands where it stood, what moved where it stands now."""
     matched = match(old, new)
-    gone = set(matched.pairs.values())
+    # A statement that moved and changed is told of at both places, one that only moved at the new one.
+    gone = {o for n, o in matched.pairs.items() if n in matched.in_place or n in matched.same}
     rows: list[Row] = []
     place = 0
     for number, line in enumerate(new):
@@ -113,11 +115,12 @@ def _rows(old: Sequence[Line], new: Sequence[Line]) -> list[Row]:
         if partner is None:
             rows.append(Row(None, line))
         elif number not in matched.in_place:
-            rows.append(Row(old[partner], line, _came(old, partner, line)))
+            equal = number in matched.same
+            rows.append(Row(old[partner] if equal else None, line, equal, _came(old, partner, line)))
         else:
             rows += [Row(line, None) for at, line in enumerate(old[place:partner], place) if at not in gone]
             place = partner + 1
-            rows.append(Row(old[partner], line))
+            rows.append(Row(old[partner], line, number in matched.same))
     rows += [Row(line, None) for at, line in enumerate(old[place:], place) if at not in gone]
     return _removed_first(rows)
 
@@ -215,7 +218,7 @@ class _Page:
                 yield self.fold(folded)
             elif row.same:
                 yield self.line("", row.line)
-            elif row.old is not None and row.new is not None and row.old.text == row.new.text:
+            elif row.equal and row.new is not None:
                 yield self.line("~", row.new, row.note)
             else:
                 if row.old is not None:
@@ -242,7 +245,7 @@ class _Page:
                 yield self.fold(folded)
                 continue
             mark: Mark = "" if row.same else "-" if row.new is None else "+" if row.old is None else "~"
-            if row.old and row.new and row.old.text != row.new.text:
+            if row.old and row.new and not row.equal:
                 mark = "!"
             left = self.cell(row.old, half, "-" if mark in ("-", "!") else mark.replace("+", ""))
             right = self.cell(row.new, half, "+" if mark in ("+", "!") else mark.replace("-", ""), row.note)

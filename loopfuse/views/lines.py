@@ -32,7 +32,8 @@ class Line:
     """A line: its text without indentation, depth, span, kernel, and the loop or kernel line around it (-1: none).
 
     `key` says what it is about, `stem` the same without the counters that new ids carry (`e` for `e.1`); both are
-    empty for loops, which are known by what they contain. `loop` names the indices of a loop for a fold's label.
+    empty for loops, which are known by what they contain. `loop` names the indices of a loop for a fold's label, and
+    `dims` lists them.
     """
 
     text: str
@@ -44,6 +45,7 @@ class Line:
     key: tuple[str, str] = ("", "")
     stem: str = ""
     loop: str = ""
+    dims: tuple[str, ...] = ()
 
 
 def stem(id: str) -> str:
@@ -82,7 +84,7 @@ def _statement(stmt: Stmt, depth: int, parent: int, kernel: str) -> Line:
     if isinstance(stmt, Loop):
         word = "fold" if stmt.accs and stmt.order == "par" else {"par": "loop"}.get(stmt.order, stmt.order)
         return Line(text, depth, "loop", parent, kernel, stmt.span,
-                    loop=f"{word} {', '.join(d.id for d in stmt.dims)}")  # fmt: skip
+                    loop=f"{word} {', '.join(d.id for d in stmt.dims)}", dims=tuple(d.id for d in stmt.dims))  # fmt: skip
     if isinstance(stmt, Let):
         return Line(text, depth, "leaf", parent, kernel, stmt.span, ("let", stmt.id), stem(stmt.id))
     key = ("absorb" if stmt.absorb else "store", stmt.buffer)

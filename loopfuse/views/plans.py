@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from loopfuse.analysis.env import environment
 from loopfuse.devices import Device
 from loopfuse.ir import Program
 from loopfuse.passes.contract import live_buffers
+from loopfuse.passes.manager import Stage
 from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Plan, Refusal
 
@@ -35,14 +36,23 @@ class Planned:
         return self.assumed & frozenset(n for plan in self.plans.values() for n in plan.assumed)
 
 
-def plan(program: Program, device: Device, known: Mapping[str, int]) -> Planned:
-    """Ask for a plan for every kernel."""
+def decided(stages: Iterable[Stage]) -> dict[str, Plan]:
+    """The plans by kernel that fusion decided with, from what the passes left behind."""
+    found: dict[str, Plan] = {}
+    for stage in stages:
+        found.update(stage.notes.get("plans", {}))
+    return found
+
+
+def plan(program: Program, device: Device, known: Mapping[str, int], stages: Iterable[Stage] = ()) -> Planned:
+    """A plan for every kernel: the one that a stage decided with, else what the schedules answer."""
+    had = decided(stages)
     env = environment(program, device, known)
     plans: dict[str, Plan] = {}
     refusals: dict[str, Refusal] = {}
     live = live_buffers(program)
     for kernel in program.kernels:
-        answer = accepts(kernel, env.buffers, env, live)
+        answer = had.get(kernel.id) or accepts(kernel, env.buffers, env, live)
         if isinstance(answer, Plan):
             plans[kernel.id] = answer
         else:

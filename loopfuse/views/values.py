@@ -42,10 +42,10 @@ def number(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def show_values(array: Array, full: bool) -> str:
-    """The values; the middle of a large array is left out unless `full`."""
+def show_values(array: Array, full: bool, width: int = 100) -> str:
+    """The values in lines of a width; the middle of a large array is left out unless `full`."""
     threshold = array.size + 1 if full else 1000
-    return np.array2string(array, threshold=threshold, max_line_width=100, separator=", ")
+    return np.array2string(array, threshold=threshold, max_line_width=width, separator=", ")
 
 
 def plain_values(array: Array) -> Any:
