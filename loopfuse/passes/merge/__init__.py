@@ -26,7 +26,8 @@ class Merged:
     """A joint kernel: the kind of fusion, the operations computed again, and sizes of tiles that it introduces.
 
     `buffers`: those that become local with a window, as the form needs it.
-    `cause`: the two have no loop in common and run one after the other inside the kernel, and why.
+    `cause`: the two have no loop in common and run one after the other inside the kernel, and why. `apart`: why loops
+    inside a loop that they have in common stay two, one after the other.
     """
 
     kernel: Kernel
@@ -34,6 +35,7 @@ class Merged:
     recomputed: int = 0
     sizes: tuple[Size, ...] = ()
     cause: Cause | None = None
+    apart: Cause | None = None
     buffers: tuple[Buffer, ...] = ()
 
 
@@ -50,7 +52,8 @@ def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Caus
     body = forward(join(a.body, b.body, scope), scope)
     kernel = Kernel(a.id, body, span=a.span)
     if scope.joined:
-        return Merged(kernel, kind_of(a, b, scope))
+        inner = next((found for pair in scope.apart if (found := _between(*pair, scope)).code != "unrelated"), None)
+        return Merged(kernel, kind_of(a, b, scope), apart=inner)
     return Merged(kernel, "block", cause=_obstacle(a, b, scope))
 
 
@@ -59,20 +62,32 @@ def _obstacle(a: Kernel, b: Kernel, scope: Scope) -> Cause:
     found: Cause | None = None
     for first in a.body:
         for second in b.body:
-            if not isinstance(first, Loop) or not isinstance(second, Loop):
-                continue
-            if pairing(first, second, scope):
-                orders = f"a {first.order} loop and a {second.order} loop"
-                cause = Cause("order", f"{orders} cannot be one loop, or their conditions differ",
-                              spans=tuple(s for s in (first.span, second.span) if s))  # fmt: skip
-                if first.order == "seq" or second.order == "seq":
-                    cause = replace(cause, code="recurrence", message="a recurrence runs in order, step after step, and "
-                                    "the other loop does not keep to its steps")  # fmt: skip
-            else:
-                cause = obstacle(first, second, scope)
-            if found is None or found.code == "unrelated":
-                found = cause
+            if isinstance(first, Loop) and isinstance(second, Loop) and (found is None or found.code == "unrelated"):
+                found = _between(first, second, scope)
     return found or Cause("unrelated", "the two have no loops to join")
+
+
+def _between(first: Loop, second: Loop, scope: Scope, blocker: Stmt | None = None) -> Cause:
+    """Why two loops did not join; `blocker` must stand between them."""
+    if not pairing(first, second, scope):
+        return obstacle(first, second, scope)
+    spans = tuple(s for s in (first.span, second.span) if s)
+    if first.order == "seq" or second.order == "seq":
+        return Cause("recurrence", "a recurrence runs in order, step after step, and the other loop does not keep to its "
+                     "steps", spans=spans)  # fmt: skip
+    if blocker is not None:
+        _, made = scope.names(blocker)
+        needed = sorted(made & (scope.names(second)[0].values | scope.names(second)[0].loads))
+        given = sorted(scope.names(first)[1] & scope.names(second)[0].loads)
+        word = f"`{needed[0]}`" if needed else "what stands between"
+        again = f"`{given[0]}`" if given else "its result"
+        return Cause("reduction", f"{word} needs all of {again}, and {again} is read again once {word} is complete",
+                     lift="keep it in memory, or compute it twice", spans=spans)  # fmt: skip
+    if any(a.id in scope.names(second)[0].all for a in first.accs):
+        return Cause("reduction", "a reduction is complete only after its loop, and the other loop needs it in every step",
+                     lift="a loop around both of them, along an axis that is not reduced", spans=spans)  # fmt: skip
+    return Cause("order", f"a {first.order} loop and a {second.order} loop cannot be one, or their conditions or the order "
+                 "in which they reduce differ", spans=spans)  # fmt: skip
 
 
 def _apart(a: Kernel, b: Kernel, env: Env) -> Kernel:

@@ -42,12 +42,14 @@ class Accesses:
 class Scope:
     """What the joining of two kernels knows: the surroundings, and integer lets as polynomials.
 
-    `joined` counts the pairs of loops that became one.
+    `joined` counts the pairs of loops that became one; `apart` are the pairs that stayed two though one
+    feeds the other, with a statement that must stand between them.
     """
 
     env: Env
     affine: dict[str, Poly] = field(default_factory=dict)
     joined: int = 0
+    apart: list[tuple[Loop, Loop, Stmt | None]] = field(default_factory=list)
 
     def learn(self, kernel: Kernel) -> None:
         """Note the integer lets of a kernel."""

@@ -38,6 +38,8 @@ def _add(made: list[Stmt], stmt: Stmt, candidates: list[Loop], scope: Scope) -> 
             fold, rest = turned
             made, candidates = _add(made, fold, candidates, scope)
             return [*made, *rest], candidates
+        scope.apart += [(target, stmt, _blocker(made, target, stmt, scope)) for target in candidates
+                        if scope.needs(stmt, target)]  # fmt: skip
     return [*made, stmt], candidates
 
 
@@ -54,6 +56,12 @@ def _place(made: list[Stmt], target: Loop, stmt: Loop, scope: Scope) -> tuple[li
     scope.joined += 1
     rest = [s for s in after if not any(s is n for n in needed)]
     return [*made[:place], *needed, joint, *rest], joint
+
+
+def _blocker(made: list[Stmt], target: Loop, stmt: Stmt, scope: Scope) -> Stmt | None:
+    """What must come after the one and before the other."""
+    place = next((k for k, s in enumerate(made) if s is target), len(made))
+    return next((s for s in _needed(made[place + 1 :], stmt, scope) if scope.needs(s, target)), None)
 
 
 def _needed(after: list[Stmt], stmt: Stmt, scope: Scope) -> list[Stmt]:

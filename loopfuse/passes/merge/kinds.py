@@ -9,11 +9,13 @@ from loopfuse.rewrite import expr_names, subexprs, walk
 
 
 def contractions(kernel: Kernel) -> list[Loop]:
-    """The folds that sum products of two loads whose indices differ."""
+    """The folds that sum products of two loads whose indices differ, innermost ones only."""
     found = []
     for stmt in walk(kernel.body):
-        if isinstance(stmt, Loop) and stmt.accs and any(_product(s) for s in walk(stmt.body) if isinstance(s, Store)):
-            found.append(stmt)
+        if isinstance(stmt, Loop) and stmt.accs:
+            own = {a.id for a in stmt.accs}
+            if any(_product(s) for s in walk(stmt.body) if isinstance(s, Store) and s.buffer in own):
+                found.append(stmt)
     return found
 
 
@@ -37,8 +39,22 @@ def kind_of(a: Kernel, b: Kernel, scope: Scope) -> Kind:
         return "horizontal"
     before, after = contractions(a), contractions(b)
     folds = [any(isinstance(s, Loop) and s.accs for s in walk(k.body)) for k in (a, b)]
-    if before:
-        return "dual contraction" if len(before) > 1 and not folds[1] else "epilogue"
-    if after:
-        return "prologue"
-    return "reduction" if any(folds) else "vertical"
+    if not any(folds):
+        return "vertical"
+    if before and not folds[1]:
+        pair = len(before) > 1 and any(len(s.accs) > 1 for s in before)
+        return "dual contraction" if pair else "epilogue"
+    if folds == [True, True]:
+        return "cascade" if _chained(a, scope) or _chained(b, scope) else "reduction"
+    return "prologue" if after else "reduction"
+
+
+def _chained(kernel: Kernel, scope: Scope) -> bool:
+    """Whether a fold of the kernel is followed by a loop that needs what it found."""
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, Loop):
+            folds = [s for s in stmt.body if isinstance(s, Loop) and s.accs]
+            loops = [s for s in stmt.body if isinstance(s, Loop)]
+            if any(scope.needs(later, fold) for fold in folds for later in loops[loops.index(fold) + 1 :]):
+                return True
+    return False

@@ -192,11 +192,20 @@ def _dependence(store: Access, load: Access, mine: dict[str, Dim], yours: dict[s
     if any(m is not None for m in load.modes):
         return Cause("stencil", f"`{name}` is read through a boundary view, at the neighbours of the element",
                      detail, "compute it again at the rim of each tile", spans)  # fmt: skip
-    if not any(q.names & yours.keys() for q in load.polys if q is not None):
-        return Cause("reduction", f"every step of the other loop reads `{name}` over all of an axis", detail,
-                     "a loop around both of them", spans)  # fmt: skip
+    inner = _inner(store, load, yours, env)
+    if inner:
+        every = ", ".join(f"`{n}`" for n in inner)
+        return Cause("spread", f"each step of the loop that reads `{name}` needs it for every {every}, and one step of the "
+                     "loop that computes it makes a part of that", detail, "a kernel of its own for either", spans)  # fmt: skip
     return Cause("subscripts", f"an element of `{name}` is written in one step of its loop and read in other steps of the "
                  "other loop", detail, "read it where it is written, or compute it again", spans)  # fmt: skip
+
+
+def _inner(store: Access, load: Access, yours: dict[str, Dim], env: Env) -> list[str]:
+    """The indices of a load that are not those of the loop: every step of the loop goes through all their values."""
+    common = {n for p in store.polys if p is not None for n in p.names}
+    names = dict.fromkeys(n for q in load.polys if q is not None for n in sorted(q.names))
+    return [n for n in names if n not in yours and n not in common and n not in env.sizes]
 
 
 def _shown(access: Access) -> str:
