@@ -52,7 +52,14 @@ def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Caus
     body = forward(join(a.body, b.body, scope), scope)
     kernel = Kernel(a.id, body, span=a.span)
     if scope.joined:
-        inner = next((found for pair in scope.apart if (found := _between(*pair, scope)).code != "unrelated"), None)
+        inner = next(
+            (
+                found
+                for pair in scope.apart
+                if (found := _between(pair[0], pair[1], scope, pair[2])).code != "unrelated"
+            ),
+            None,
+        )
         return Merged(kernel, kind_of(a, b, scope), apart=inner)
     return Merged(kernel, "block", cause=_obstacle(a, b, scope))
 
