@@ -10,7 +10,7 @@ from loopfuse.frontend import ast, typed
 from loopfuse.frontend.check.core import Failed, parts
 from loopfuse.frontend.check.infer import children
 from loopfuse.frontend.check.loops import Loops
-from loopfuse.frontend.check.values import Entry, Poison, Scalar, WeakInt
+from loopfuse.frontend.check.values import Array, Entry, Poison, Scalar, WeakInt
 from loopfuse.ir import Affine, Const, Directive, Expr, Load, Op, Ref, Require
 
 PRAGMAS = ("materialize", "fuse", "nofuse", "split", "tf32")
@@ -115,20 +115,22 @@ class Statements(Loops):
             self.check(node)
         else:
             self.top_level(node, "`expect`")
-            self.expectation(node.cond)
+            text = self.expectation(node.cond)
             message = f', "{node.message}"' if node.message else ""
-            self.directives.append(Directive("expect", node.cond.span.text + message, span=node.span))
+            self.directives.append(Directive("expect", text + message, span=node.span))
 
-    def expectation(self, node: ast.Expr) -> None:
-        """`kernels <= 1`, `fused(a, b)`, `unmaterialized(t)`; the names must be definitions."""
+    def expectation(self, node: ast.Expr) -> str:
+        """`kernels <= 1`, `fused(a, b)`, `unmaterialized(t)`, as text over buffers; the names must be definitions."""
         match node:
-            case ast.Compare(operands=(ast.Name(id="kernels"), ast.Number()), ops=("<=" | "==",)):
-                return
-            case ast.Call(fn=ast.Name(id="fused" | "unmaterialized"), args=args, kwargs=(), gen=None) if args:
+            case ast.Compare(operands=(ast.Name(id="kernels"), ast.Number()), ops=("<=" | "==" | "<",)):
+                return node.span.text
+            case ast.Call(fn=ast.Name(id="fused" | "unmaterialized" as what), args=args, kwargs=(), gen=None) if args:
+                found = []
                 for arg in args:
                     if not isinstance(arg, ast.Name):
                         self.fail("LF0606", "an expectation names definitions", arg.span, "not a name")
-                    self.name(arg)
+                    found.append(self.buffer_name(arg))
+                return f"{what}({', '.join(found)})"
             case _:
                 self.fail("LF0606", "nothing that can be expected", node.span, "not one of the forms",
                           fix="expect kernels <= 1, expect fused(a, b), or expect unmaterialized(t)")  # fmt: skip
@@ -216,8 +218,17 @@ class Statements(Loops):
             for name in names_in(arg) if node.name != "split" else list(names_in(node.args[0])):
                 self.name(name)
         if not self.dry:
-            text = f"{node.name}({', '.join(a.span.text for a in node.args)})" if node.args else node.name
+            words = [self.buffer_name(a) if isinstance(a, ast.Name) and (k == 0 or node.name != "split") else a.span.text
+                     for k, a in enumerate(node.args)]  # fmt: skip
+            text = f"{node.name}({', '.join(words)})" if node.args else node.name
             self.directives.append(Directive("pragma", text, span=node.span))
+
+    def buffer_name(self, node: ast.Name) -> str:
+        """The buffer that a name stands for here, which passes know it by; the name itself where it is none."""
+        value = self.name(node)
+        if isinstance(value, Scalar) and isinstance(value.expr, Load) and not value.expr.subs:
+            return value.expr.buffer
+        return (value.buffer or node.id) if isinstance(value, Array) else node.id
 
     def set_numerics(self, node: ast.Numerics) -> None:
         """`numerics strict|default|fast`."""
