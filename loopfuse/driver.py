@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -198,6 +198,10 @@ def optimise(lowered: Lowered, options: Options | None = None, passes: str | Ite
 
     Raises `UserError` LF0821 for a name that no pass has, and `CompilerError` that names the pass to blame.
     """
+    options = options or Options()
+    unused = {b.id for b in lowered.typed.buffers} - {b.id for b in lowered.program.buffers}
+    if not unused.isdisjoint(options.frozen):
+        options = replace(options, frozen={id: a for id, a in options.frozen.items() if id not in unused})
     return Optimised(lowered, optimise_ir(lowered.program, options, passes, clock))
 
 

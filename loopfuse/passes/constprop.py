@@ -33,7 +33,7 @@ def constprop(program: Program, options: Options) -> Outcome:
     taken = steps(options, "constprop")
     program = specialised(program, options.specialise)
     arrays, program = freeze(program, options.frozen)
-    program = single_trips(folded(program, _numbers(program, taken), taken), taken.take)
+    program = _settled(program, _numbers(program, taken), taken)
     if not arrays:
         return Outcome(program)
     state = evaluated(Frozen(program, dict(arrays)), taken)
@@ -62,6 +62,15 @@ def specialised(program: Program, values: Mapping[str, int]) -> Program:
     if all(table[n].value == v for n, v in values.items()):
         return program
     return replace(program, sizes=tuple(replace(s, value=values.get(s.id, s.value)) for s in program.sizes))
+
+
+def _settled(program: Program, numbers: Mapping[str, int], taken: Steps) -> Program:
+    """Everything folded that follows from the sizes and from the indices that take one value."""
+    while True:
+        after = single_trips(folded(program, numbers, taken), taken.take)
+        if after is program:
+            return program
+        program = after
 
 
 def _numbers(program: Program, taken: Steps) -> dict[str, int]:

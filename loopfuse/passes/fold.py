@@ -192,12 +192,13 @@ class _Folder(Mapper):
 
 
 def _short(node: Expr, found: Expr) -> str:
-    """A step in words; `found` may be a large part of `node`."""
-    if isinstance(found, Const):
+    """A step in words; only what is small is printed."""
+    if not isinstance(node, Op) or all(map(is_const, node.args)):
         return f"{print_expr(node)} is {print_expr(found)}"
-    assert isinstance(node, Op)
-    constant = next(a for a in node.args if a is not found)
-    return f"{node.op} of {print_expr(constant)} leaves its operand as it is"
+    constant = next((a for a in node.args if isinstance(a, Const)), None)
+    if constant is None:
+        return f"a comparison ({node.op}) that is {print_expr(found)}"
+    return f"{node.op} with {print_expr(constant)}, which {'decides it' if found is constant else 'changes nothing'}"
 
 
 def _empty(gap: Poly) -> bool:
