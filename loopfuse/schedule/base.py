@@ -194,9 +194,19 @@ def agree(ask: Ask, grid: Collection[str], buffers: Collection[str]) -> tuple[st
             for r in reads:
                 levels = (w.level, r.level)
                 here = [g for g in grid if not all(_single(v, g) for v in levels if g in v.extents)]
-                if not all(_same_block(ask, w, r, g) for g in here):
+                if not _never_meet(w, r) and not all(_same_block(ask, w, r, g) for g in here):
                     return b, w, r
     return None
+
+
+def _never_meet(w: Access, r: Access) -> bool:
+    """Whether a subscript that no loop of the kernel moves is another one in the two accesses."""
+    for p, q, mode in zip(w.polys, r.polys, r.modes, strict=True):
+        if p is not None and q is not None and mode is None and (gap := p - q).is_const and gap.constant:
+            moving = w.level.extents.keys() | r.level.extents.keys()
+            if not (p.names | q.names) & moving:
+                return True
+    return False
 
 
 def _single(level: Level, index: str) -> bool:

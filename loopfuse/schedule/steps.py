@@ -53,9 +53,11 @@ def _nests(seq: Level) -> list[tuple[Stmt, ...]]:
 def _alone(ask: Ask, seq: Level, body: tuple[Stmt, ...]) -> Ask:
     """The question of one step's nest: the recurrence's index stands at its middle, and all buffers are in memory."""
     here = {i: ask.sketch.numbers[i] for i in seq.trips}
-    env = replace(ask.env, sizes={**ask.env.sizes, **here})
+    kept = {id: replace(b, scope="device", window=None) if b.window or b.scope == "local" else b
+            for id, b in ask.buffers.items()}  # fmt: skip
+    env = replace(ask.env, sizes={**ask.env.sizes, **here}, buffers={**ask.env.buffers, **kept})
     kernel = Kernel(ask.kernel.id, body, span=ask.kernel.span)
-    return Ask(kernel, ask.buffers, env, ask.live | frozenset(ask.buffers), sketch(kernel, ask.buffers, env))
+    return Ask(kernel, kept, env, ask.live | frozenset(kept), sketch(kernel, kept, env))
 
 
 def _plan(ask: Ask, seq: Level, plans: list[Plan]) -> Plan:
