@@ -160,7 +160,7 @@ def shuffled(program: Program, seed: int) -> Program:
     draw = random.Random(seed)
     writes = [{s.buffer for s in walk_program(replace(program, kernels=(k,))) if isinstance(s, Store)}
               for k in program.kernels]  # fmt: skip
-    needs = [environment_reads(program, n) for n in range(len(program.kernels))]
+    needs = [reads(program, n) for n in range(len(program.kernels))]
     left, order, made = list(range(len(program.kernels))), [], set[str]()
     all_written = set().union(*writes)
     while left:
@@ -173,7 +173,8 @@ def shuffled(program: Program, seed: int) -> Program:
     return replace(program, kernels=kernels)
 
 
-def environment_reads(program: Program, n: int) -> set[str]:
+def reads(program: Program, n: int) -> set[str]:
+    """The buffers that a kernel loads from."""
     return set(free_names(program.kernels[n].body).loads)
 
 
@@ -189,6 +190,7 @@ def renamed(program: Program) -> Program:
 
 
 def binders_of(stmt: object) -> list[str]:
+    """The ids that a statement defines."""
     return list(binders(stmt))  # type: ignore[arg-type]
 
 
@@ -196,7 +198,7 @@ def shape(stage: Stage, back: dict[str, str] | None = None) -> tuple[Counter[byt
     """The kernels and decisions of a stage, without names of their own."""
     env = environment(stage.program)
     name = (lambda n: back.get(n, n)) if back else (lambda n: n)
-    decisions = Counter(
+    decisions: Counter[object] = Counter(
         (frozenset(map(name, d.a)), frozenset(map(name, d.b)), d.verdict, d.kind, round(d.before, 6), d.saved)
         for d in stage.decisions
     )

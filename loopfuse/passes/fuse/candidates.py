@@ -95,6 +95,7 @@ class Candidates:
         self.turned: set[int] = set()
         self.refused: list[int] = []
         self.probed: set[int] = set()
+        self.slow: dict[int, float] = {}
 
     def _order(self) -> dict[int, int]:
         """A rank for each node: an order in which they can run, by structure where several can."""
@@ -130,6 +131,8 @@ class Candidates:
             return None
         plan = self.plan(mask)
         if isinstance(plan, Plan):
+            if len(group) > 2 and plan.cost.seconds > sum(self.seconds(1 << n) for n in group):
+                self._slow(mask)
             return plan.cost.seconds
         if len(group) > SEED:
             self._learn(mask)
@@ -149,7 +152,8 @@ class Candidates:
         device = self.env.device
         memory = min(self.border(mask), sum(c.bytes for c in costs.values())) / device.bandwidth
         beside = [self._beside(n, c) for n, c in costs.items()]
-        return device.graph_launch + max(memory, *beside)
+        slow = [seconds for pair, seconds in self.slow.items() if pair & ~mask == 0]
+        return max(device.graph_launch + max(memory, *beside), *slow, 0.0)
 
     def _beside(self, n: int, cost: Cost) -> float:
         """Seconds of a kernel that are there whatever crosses its border: all of a recurrence, else the latency of small
@@ -182,6 +186,15 @@ class Candidates:
     def _hopeless(self, mask: int) -> bool:
         """Whether a group holds a smaller one that was refused."""
         return any(seed & ~mask == 0 and seed != mask for seed in self.refused)
+
+    def _slow(self, mask: int) -> None:
+        """Look for what makes a group with a recurrence slow: a kernel in step with it that was faster by itself."""
+        for pair in self._seeds(mask, 2):
+            if pair not in self.probed and any(self.nodes[n].ordered for n in bits(pair)):
+                self.probed.add(pair)
+                plan = self.plan(pair)
+                if isinstance(plan, Plan) and plan.cost.seconds > sum(self.seconds(1 << n) for n in bits(pair)):
+                    self.slow[pair] = plan.cost.seconds - plan.cost.bytes / self.env.device.bandwidth
 
     def _learn(self, mask: int) -> None:
         """Look for pairs in a refused group that are refused, or triples around an elementwise nest."""

@@ -174,6 +174,7 @@ class _Problem:
                 return None
             for mask in waiting:
                 self.cost(mask)
+            self.bounds.clear()  # an answer may have taught the caller a closer bound
 
     @staticmethod
     def singles(mask: int) -> list[int]:
