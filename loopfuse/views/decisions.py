@@ -47,19 +47,15 @@ def decision_table(found: Sequence[Decision], marks: Gutter, width: int = 0) -> 
             f"{microseconds(d.before)} -> {microseconds(d.after)}" if d.after is not None else microseconds(d.before)
         )
         row = (line, f"#{d.number}", f"{MARKS[d.verdict]} {d.verdict}", f"{names(d.a, 3)} | {names(d.b, 3)}",
-               signed_bytes(-d.saved) if d.saved else "0 B", times, d.kind)  # fmt: skip
-        rows.append(row if own_line else (*row, d.reason))
-    header = ("line", "#", "  verdict", "a | b", "bytes", "us", "kind")
+               signed_bytes(-d.saved) if d.saved else "0 B", times)  # fmt: skip
+        rows.append(row if own_line else (*row, d.kind, d.reason))
     if not own_line:
-        return table((*header, "reason"), rows, "rrllrrl", width)
-    lines = table(header, rows, "rrllrrl")
+        return table(("line", "#", "  verdict", "a | b", "bytes", "us", "kind", "reason"), rows, "rrllrrl", width)
+    lines = table(("line", "#", "  verdict", "a | b", "bytes", "us"), rows, "rrllr")
     shown = lines[:1]
-    indent = len(lines[0]) - len(lines[0].lstrip()) + 8
     for decision, line in zip(ordered, lines[1:], strict=True):
-        shown += [
-            line,
-            *textwrap.wrap(decision.reason, width, initial_indent=" " * indent, subsequent_indent=" " * indent),
-        ]
+        why = f"{decision.kind}: {decision.reason}"
+        shown += [line, *textwrap.wrap(why, width, initial_indent=" " * 8, subsequent_indent=" " * 8)]
     return shown
 
 
@@ -88,6 +84,13 @@ def detail(decision: Decision, a: str = "", b: str = "") -> list[str]:
     rows.append(("kind", decision.kind))
     rows += _costs(decision)
     return [*lines, "", *table((), rows)]
+
+
+def refusal(cause: Cause, what: str) -> list[str]:
+    """A cause by itself, drawn with its places."""
+    labels = tuple(Label(span, "", number == 0) for number, span in enumerate(dict.fromkeys(cause.spans)))
+    notes, helps = (cause.detail,) * bool(cause.detail), (cause.lift,) * bool(cause.lift)
+    return render(Diagnostic(cause.code, f"{what}: {cause.message}", labels, notes, helps, level="remark")).split("\n")
 
 
 def _diagnostic(decision: Decision, left: str, right: str) -> Diagnostic:

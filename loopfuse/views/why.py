@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from loopfuse.analysis.env import environment
@@ -16,7 +16,7 @@ from loopfuse.passes.contract import live_buffers
 from loopfuse.passes.manager import Stage
 from loopfuse.passes.merge import merge
 from loopfuse.views.counts import count
-from loopfuse.views.decisions import about, decision_table, detail
+from loopfuse.views.decisions import about, decision_table, detail, refusal
 from loopfuse.views.lines import defined, gutter, stem
 from loopfuse.views.plans import Planned
 from loopfuse.views.tables import microseconds
@@ -25,11 +25,13 @@ from loopfuse.views.tables import microseconds
 class History:
     """A program and its stages, asked about definitions by the names of the script.
 
-    `names` maps names of the script to buffers; the ids of buffers are understood too.
+    `names` maps names of the script to buffers; the ids of buffers are understood too. `written` are the names that the
+    script defines, those included that are put where they are used.
     """
 
-    def __init__(self, lowered: Program, stages: Sequence[Stage], names: Mapping[str, str]) -> None:
-        self.lowered, self.stages, self.names = lowered, stages, names
+    def __init__(self, lowered: Program, stages: Sequence[Stage], names: Mapping[str, str],
+                 written: Collection[str] = ()) -> None:  # fmt: skip
+        self.lowered, self.stages, self.names, self.written = lowered, stages, names, written
         self.programs = [lowered, *(stage.program for stage in stages)]
         self.decisions = tuple(d for stage in stages for d in stage.decisions)
 
@@ -48,6 +50,9 @@ class History:
         if found in inputs:
             raise UserError(error("LF0502", f"`{name}` is an input: nothing computes it",
                                   notes=["only definitions can share a kernel"]))  # fmt: skip
+        if name in self.written:
+            raise UserError(error("LF0502", f"`{name}` is not computed by itself: it is put where it is used",
+                                  notes=["a definition that only names, slices or rearranges another one costs nothing"]))  # fmt: skip
         known = list(dict.fromkeys([*(n for n, b in self.names.items() if b in made), *made]))
         near = difflib.get_close_matches(name, known, 1)
         raise UserError(error("LF0502", f"no definition is called `{name}`",
@@ -78,8 +83,35 @@ class History:
             lines = detail(telling[0], a, b)
             if len(telling) > 1:
                 lines += ["", "asked before:", *decision_table(telling[1:], gutter(self.lowered), 80)]
-            return lines, telling
+            return [*lines, *self._two_passes(telling[0])], telling
         return self._unasked(a, b, first, second, device, known), []
+
+    def _two_passes(self, decision: Decision) -> list[str]:
+        """What keeps reductions that are one kernel from being one pass, where the decision is about these."""
+        places = {(s.source.name, s.line) for s in decision.spans}
+        lines: list[str] = []
+        for stage in self.stages:
+            for cause in stage.notes.get("causes", ()):
+                if cause.spans and {(s.source.name, s.line) for s in cause.spans} <= places:
+                    lines += ["", *refusal(cause, "the reductions stay passes of their own")]
+        return lines
+
+    def _two_passes(self, decision: Decision) -> list[str]:
+        """What keeps reductions that are one kernel from being one pass, where the decision is about these."""
+        places = {(s.source.name, s.line) for s in decision.spans}
+        lines: list[str] = []
+        for stage in self.stages:
+            for cause in stage.notes.get("causes", ()):
+                if cause.spans and {(s.source.name, s.line) for s in cause.spans} <= places:
+                    lines += ["", *refusal(cause, "the reductions stay passes of their own")]
+        return lines
+
+    def _missed(self, decision: Decision) -> list[str]:
+        """What passes could not do with the statements of a decision."""
+        lines = {(s.source.name, s.line) for s in decision.spans}
+        said = [f"{stage.name}: {r.text}" for stage in self.stages for r in stage.remarks
+                if r.missed and r.span is not None and (r.span.source.name, r.span.line) in lines]  # fmt: skip
+        return ["", *(f"not done by {text}" for text in said)] if said else []
 
     def _unasked(self, a: str, b: str, first: Kernel | None, second: Kernel | None, device: Device,
                  known: Mapping[str, int]) -> list[str]:  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loopfuse.analysis.env import environment
+from loopfuse.decisions import Cause
 from loopfuse.ir import Kernel, Load, Program, Store
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, steps
 from loopfuse.passes.cascade.kernel import cascade_kernel
@@ -20,7 +21,8 @@ def cascade(program: Program, options: Options) -> Outcome:
     Needs: kernels as fusion leaves them. Promises: folds over one axis of a block are one loop where the algebra allows
     it, those that read results of others repaired; temporaries that nothing reads are gone. Rounds as the remarks say;
     under `numerics strict` nothing rounds: a rescaled sum keeps its bits when a plan makes exact passes, which it must
-    then do, and factors are not deferred, nor moments shifted.
+    then do, and factors are not deferred, nor moments shifted. Note `causes`: why folds that depend on each other stay
+    loops of their own.
     """
     env = environment(program, options.device, options.sizes)
     take = steps(options, "cascade").take
@@ -34,6 +36,7 @@ def cascade(program: Program, options: Options) -> Outcome:
                 homes.setdefault(name, set()).add(kernel.id)
     kernels: list[Kernel] = []
     remarks: list[Remark] = []
+    refused: list[Cause] = []
     for kernel in program.kernels:
         live = frozenset(n for n, b in env.buffers.items() if b.role != "temp" or homes.get(n, set()) - {kernel.id})
         again = rematerialise(kernel, env, live)
@@ -42,14 +45,16 @@ def cascade(program: Program, options: Options) -> Outcome:
         made, said, causes = cascade_kernel(again, env, live, take)
         kernels.append(made)
         remarks += said
+        refused += causes
         remarks += [Remark(c.message, c.spans[0] if c.spans else None, missed=True) for c in causes]
+    notes = {"causes": tuple(refused)}
     if all(a is b for a, b in zip(program.kernels, kernels, strict=True)):
-        return Outcome(program, tuple(remarks))
+        return Outcome(program, tuple(remarks), notes=notes)
     made_program = replace(program, kernels=tuple(kernels))
     kept = {s.buffer for s in walk_program(made_program) if isinstance(s, Store)}
     kept |= {n.buffer for s in walk_program(made_program) for e in exprs(s) for n in subexprs(e) if isinstance(n, Load)}
     buffers = tuple(b for b in program.buffers if b.role != "temp" or b.id in kept)
-    return Outcome(replace(made_program, buffers=buffers), tuple(remarks))
+    return Outcome(replace(made_program, buffers=buffers), tuple(remarks), notes=notes)
 
 
 PASS = Pass("cascade", "Dependent reductions over one axis become one pass, with repairs.", cascade, rounds=True)
