@@ -96,23 +96,6 @@ class History:
                     lines += ["", *refusal(cause, "the reductions stay passes of their own")]
         return lines
 
-    def _two_passes(self, decision: Decision) -> list[str]:
-        """What keeps reductions that are one kernel from being one pass, where the decision is about these."""
-        places = {(s.source.name, s.line) for s in decision.spans}
-        lines: list[str] = []
-        for stage in self.stages:
-            for cause in stage.notes.get("causes", ()):
-                if cause.spans and {(s.source.name, s.line) for s in cause.spans} <= places:
-                    lines += ["", *refusal(cause, "the reductions stay passes of their own")]
-        return lines
-
-    def _missed(self, decision: Decision) -> list[str]:
-        """What passes could not do with the statements of a decision."""
-        lines = {(s.source.name, s.line) for s in decision.spans}
-        said = [f"{stage.name}: {r.text}" for stage in self.stages for r in stage.remarks
-                if r.missed and r.span is not None and (r.span.source.name, r.span.line) in lines]  # fmt: skip
-        return ["", *(f"not done by {text}" for text in said)] if said else []
-
     def _unasked(self, a: str, b: str, first: Kernel | None, second: Kernel | None, device: Device,
                  known: Mapping[str, int]) -> list[str]:  # fmt: skip
         """No decision holds both: they came to be together, or were never asked about."""

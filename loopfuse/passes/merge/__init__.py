@@ -77,7 +77,13 @@ def _obstacle(a: Kernel, b: Kernel, scope: Scope) -> Cause:
 def _between(first: Loop, second: Loop, scope: Scope, blocker: Stmt | None = None) -> Cause:
     """Why two loops did not join; `blocker` must stand between them."""
     if not pairing(first, second, scope):
-        return obstacle(first, second, scope)
+        found = obstacle(first, second, scope)
+        if first.order == "seq" and found.code in ("subscripts", "spread", "reduction"):
+            given = sorted(scope.accesses(first).stores.keys() & scope.accesses(second).loads.keys())
+            word = f"`{given[0]}`" if given else "the result"
+            return replace(found, code="recurrence", message=f"{word} is complete only after all steps of the recurrence "
+                           "that computes it, which runs in order, and it is read in another order")  # fmt: skip
+        return found
     spans = tuple(s for s in (first.span, second.span) if s)
     if first.order == "seq" or second.order == "seq":
         return Cause("recurrence", "a recurrence runs in order, step after step, and the other loop does not keep to its "
