@@ -103,6 +103,7 @@ def with_fill(taken: Taken, value: Expr) -> Expr:
 
 
 def names_in(sub: Expr) -> frozenset[str]:
+    """The names of lets, accumulators, indices and arrays that expressions mention."""
     return expr_names(sub).values
 
 
