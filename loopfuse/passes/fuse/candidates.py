@@ -89,6 +89,7 @@ class Candidates:
                 self.users[name] |= 1 << n
                 self.writers[name] |= 1 << n
         self.tied: tuple[int, ...] = ()
+        self.flow = [a | b for a, b in zip(self.masks.after, self.masks.before, strict=True)]
         self.groups: dict[int, Group | Cause] = {}
         self.plans: dict[int, Plan | Refusal] = {}
         self.asked: list[Group] = []  # those that `plans` knows by their ids, kept alive
@@ -334,19 +335,22 @@ class Candidates:
 
     def parts(self, mask: int) -> Iterator[tuple[int, int]]:
         """The ways to split a group in two connected parts, one of them a single node: the last that nothing in the group
-        needs, then the first that needs nothing there."""
+        needs, then the first that needs nothing there; first those whose parts hang together by more than a shared input,
+        since arrays that pass from one to the other pair more indices."""
         members = sorted(bits(mask), key=self.order.__getitem__)
-        last = [n for n in reversed(members) if not self.masks.after[n] & mask and self._connected(mask & ~(1 << n))]
-        first = [n for n in members if not self.masks.before[n] & mask and self._connected(mask & ~(1 << n))]
-        if last:
-            yield mask & ~(1 << last[0]), 1 << last[0]
-        if first and len(members) > 2:
-            yield 1 << first[0], mask & ~(1 << first[0])
-        if not last and not first:
-            yield mask & ~(1 << members[-1]), 1 << members[-1]
-
-    def _connected(self, mask: int) -> bool:
-        return self.masks.grow(mask & -mask, self.masks.near, mask) == mask
+        ends = [(n, False) for n in reversed(members) if not self.masks.after[n] & mask]
+        starts = [(n, True) for n in members if not self.masks.before[n] & mask] if len(members) > 2 else []
+        found: list[tuple[int, bool]] = []
+        for along in (self.flow, self.masks.near):
+            for some in (ends, starts):
+                rests = ((n, first, mask & ~(1 << n)) for n, first in some)
+                one = next(((n, first) for n, first, rest in rests
+                            if self.masks.grow(rest & -rest, along, rest) == rest), None)  # fmt: skip
+                if one is not None and one not in found:
+                    found.append(one)
+        for n, first in found[:2] or [(members[-1], False)]:
+            rest = mask & ~(1 << n)
+            yield (1 << n, rest) if first else (rest, 1 << n)
 
     def ways(self, first: int, second: int) -> Iterator[Group | Cause]:
         """The group of two parts, in each way that there is."""
