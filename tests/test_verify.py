@@ -108,6 +108,7 @@ VALID = {
     "    fold l < 3\n      acc b: f32 max\n      b <- a * f32({l})\n    z[i, j] = b\n"
     "    z[M + i, j] = a\n",
     "whole tiles": "par a < 2*M step 2, j < N\n  par i in a .. a + 2\n    z[i, j] = 1.0f32\n",
+    "what never runs": "par i < M\n  fold j in 3 .. 3\n    acc t: f32 sum\n    t <- x[i, j + N]\n  y.0 = t\n",
     "the same index in turn": "par i < M\n  a = v[i]\npar i < M\n  b = v[i]\n",
 }
 

@@ -26,8 +26,8 @@ from loopfuse.sizes import ZERO, Poly
 def folded(program: Program, values: Mapping[str, int], steps: Steps) -> Program:
     """The program with the sizes in `values` substituted and everything folded that follows; itself where nothing."""
     while True:
-        after = _Folder(program, values, steps).on_program(program)
-        after = _met(after, steps)
+        folder = _Folder(program, values, steps)
+        after = _met(_held(folder.on_program(program), folder.slid), steps)
         if after is program:
             return program
         program = after
@@ -37,6 +37,13 @@ def _met(program: Program, steps: Steps) -> Program:
     """The program without the requirements that always hold."""
     kept = tuple(r for r in program.requires if not (_truth(r.cond) and steps.take("a requirement that always holds")))
     return program if len(kept) == len(program.requires) else replace(program, requires=kept)
+
+
+def _held(program: Program, slid: set[str]) -> Program:
+    """The program with these buffers held whole: the loop that their windows slid along is gone."""
+    if not slid:
+        return program
+    return replace(program, buffers=tuple(replace(b, window=None) if b.id in slid else b for b in program.buffers))
 
 
 def _truth(cond: Expr | None) -> bool | None:
@@ -101,6 +108,9 @@ class _Folder(Mapper):
         self.loads = _loads(program)
         self.needed = {b.id for b in program.buffers if b.role == "out"}
         self.shapes = {b.id: b.shape for b in program.buffers}
+        self.slides = {b.id: {n for low, high in b.window for p in (*low, *high) for n in p.names}
+                       for b in program.buffers if b.window is not None}  # fmt: skip
+        self.slid: set[str] = set()  # buffers whose windows slide along a loop that was taken out
 
     # -- expressions --------------------------------------------------------------------------------------------------
 
@@ -166,10 +176,12 @@ class _Folder(Mapper):
         truth = _truth(loop.where)
         never = truth is False or any(_empty(lo - hi) for d in loop.dims for lo in d.lo for hi in d.hi)
         if never and self._removable(loop) and self.steps.take(f"a loop over {loop.dims[0].id} that never runs"):
-            for stmt in walk(loop.body):
-                if isinstance(stmt, Store) and not stmt.absorb:
-                    self.stores[stmt.buffer] -= 1
-                    self.seen[stmt.buffer].pop()
+            for buffer, count in _stores_of(loop.body).items():
+                self.stores[buffer] -= count
+                del self.seen[buffer][-count:]
+            indices = {d.id for inner in (loop, *walk(loop.body)) if isinstance(inner, Loop) for d in inner.dims}
+            touched = self.slides.keys() & (_stores_of(loop.body).keys() | _loads_of(loop.body).keys())
+            self.slid |= {id for id in touched if self.slides[id] & indices}
             for acc in loop.accs:
                 self._learn(acc.id, _start(acc))
                 self.gone.add(acc.id)
@@ -182,7 +194,7 @@ class _Folder(Mapper):
         """Whether nothing misses a loop that never runs: what it stores is stored elsewhere too, or never read."""
         if any(acc.shape for acc in loop.accs):
             return False
-        mine = Counter(s.buffer for s in walk(loop.body) if isinstance(s, Store) and not s.absorb)
+        mine = _stores_of(loop.body)
         inside = _loads_of(loop.body)
         for buffer, count in mine.items():
             others = self.stores[buffer] > count
@@ -223,6 +235,11 @@ def _loads(program: Program) -> Counter[str]:
     for kernel in program.kernels:
         found += _loads_of(kernel.body)
     return found
+
+
+def _stores_of(body: tuple[Stmt, ...]) -> Counter[str]:
+    """How many statements store to each array."""
+    return Counter(s.buffer for s in walk(body) if isinstance(s, Store) and not s.absorb)
 
 
 def _loads_of(body: tuple[Stmt, ...]) -> Counter[str]:

@@ -15,10 +15,16 @@ Take = Callable[[str], bool]
 def single_trips(program: Program, take: Take) -> Program:
     """The program without the loop indices that take one value whatever the sizes; the same object without any.
 
-    Loops in order stay as they are, and a fold keeps one index: its accumulators need a loop.
+    Loops in order stay as they are, and so does an index that a window names; a fold keeps one index: its
+    accumulators need a loop.
     """
+    held = {n for b in program.buffers for low, high in b.window or () for p in (*low, *high) for n in p.names}
+
+    def wanted(name: str) -> bool:
+        return name not in held and take(f"`{name}` takes one value")
+
     kernels = tuple(
-        kernel if (body := _block(kernel.body, take)) is kernel.body else replace(kernel, body=body)
+        kernel if (body := _block(kernel.body, wanted)) is kernel.body else replace(kernel, body=body)
         for kernel in program.kernels
     )
     same = all(a is b for a, b in zip(kernels, program.kernels, strict=True))
@@ -42,7 +48,7 @@ def _loop(loop: Loop, take: Take) -> tuple[Stmt, ...]:
     once = [d for d in loop.dims if _once(d)] if loop.order == "par" else []
     if len(once) == len(loop.dims) and (loop.accs or loop.where is not None):
         once = once[1:]
-    once = [d for d in once if take(f"`{d.id}` takes one value")]
+    once = [d for d in once if take(d.id)]
     if not once:
         return (loop,)
     gone = {d.id: d.lo[0] for d in once}

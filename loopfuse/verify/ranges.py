@@ -36,13 +36,21 @@ class _Walk:
     facts: Facts
     around: list[tuple[int, Facts]] = field(default_factory=list)
     positions: dict[str, tuple[tuple[Poly, ...], tuple[Poly, ...]]] = field(default_factory=dict)
+    never: int = -1  # up to this position nothing runs
 
     def guarded(self) -> Iterator[Guarded]:
-        """Every access, in textual order."""
+        """Every access that may happen, in textual order."""
+        for access in self._all():
+            if access.site.position > self.never:
+                yield access
+
+    def _all(self) -> Iterator[Guarded]:
         for site in self.v.sites:
             self._leave(site.position)
             stmt = site.stmt
             if isinstance(stmt, Loop):
+                if any(_empty(lo - hi) for d in stmt.dims for lo in d.lo for hi in d.hi):
+                    self.never = max(self.never, site.own.end if site.own else site.position)
                 self.around.append((site.own.end if site.own else site.position, self.facts))
                 for d in stmt.dims:
                     self.facts = self.facts.index(d.id, d.lo, d.hi, d.step)
@@ -113,6 +121,10 @@ def _loads(root: Expr, site: Site, facts: Facts) -> Iterator[Guarded]:
             stack += [(left, known), (right, known.assume(left, node.op == "and"))]
         else:
             stack += [(child, known) for child in children(node)]
+
+
+def _empty(gap: Poly) -> bool:
+    return gap.is_const and gap.constant >= 0
 
 
 def _shown(sub: Expr) -> str:

@@ -258,3 +258,26 @@ def test_specialised_programs_keep_their_bits(program: Program, data: st.DataObj
     sizes, inputs = data.draw(ir_inputs(program))
     stage = run_pass(PASS, program, Options(specialise=sizes))
     assert_same(run(program, inputs, sizes), run(stage.program, inputs, sizes))
+
+
+def test_what_slid_along_a_loop_that_never_runs_is_held_whole() -> None:
+    stage = apply(
+        PASS,
+        "program p()\nbuf x: f32[4] in\nbuf a: f32[1, 4] window [t:t + 2, 0:4]\nbuf y: f32[4] out\nkernel k1\n"
+        "  par i < 4\n    a[0, i] = x[i]\n  seq t < 0\n    par i < 4\n      a[t + 1, i] = a[t, i] * 2.0f32\n"
+        "  par i < 4\n    y[i] = a[0, i]\n",
+    )
+    assert "seq" not in shown(stage.program)
+    assert next(b for b in stage.program.buffers if b.id == "a").window is None
+
+
+def test_an_index_of_a_window_stays() -> None:
+    program = ("program p()\nbuf x: f32[1, 4] in\nbuf a: f32[1, 4] local window [i:i + 1, 0:4]\nbuf y: f32[1, 4] out\n"
+               "kernel k1\n  par i < 1\n    par j < 4\n      a[i, j] = x[i, j] + 1.0f32\n"
+               "    par j < 4\n      y[i, j] = a[i, j] * a[i, 0]\n")  # fmt: skip
+    assert "par i < 1" in shown(apply(PASS, program).program)
+
+
+def test_a_size_of_zero_leaves_valid_loops_that_never_run() -> None:
+    program = "program p(N)\nbuf x: f32[N] in\nbuf y: f32[N] out\nkernel k1\n  par i < N\n    y[i] = x[0] + x[i]\n"
+    assert "x[0]" in shown(apply(PASS, program, specialise={"N": 0}).program)
