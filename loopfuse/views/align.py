@@ -71,7 +71,8 @@ def renamed(old: Sequence[Line], new: Sequence[Line], pairs: dict[int, int], num
     for loop in reversed(inside):
         dims, mate = new[loop].dims, pairs.get(loop)
         if mate is not None and len(old[mate].dims) == len(dims):
-            names.update(zip(dims, old[mate].dims, strict=True))
+            theirs = old[mate].dims
+            names.update(zip(dims, dims if {*dims} == {*theirs} else theirs, strict=True))
         else:
             names.update((d, stem(d)) for d in dims if stem(d) in known)
     changed = {n: o for n, o in names.items() if n != o}
