@@ -39,6 +39,7 @@ from loopfuse.generate import Array, parse_spec
 from loopfuse.ir import Program
 from loopfuse.memory import default_limit, show_bytes
 from loopfuse.passes import Options, Pass, Stage, run_passes, selection
+from loopfuse.passes.fuse import expectations
 from loopfuse.printer import print_program
 from loopfuse.verify import violations
 
@@ -153,6 +154,12 @@ class Optimised:
     def decisions(self) -> tuple[Decision, ...]:
         """What the passes decided, in order."""
         return tuple(d for stage in self.stages for d in stage.decisions)
+
+    @property
+    def unmet(self) -> list[Diagnostic]:
+        """LF0620 for each `expect` that the passes did not meet; none where kernels were not joined at all."""
+        plans = next((s.notes["plans"] for s in reversed(self.stages) if "plans" in s.notes), None)
+        return [] if plans is None else expectations(self.program, plans, self.decisions)
 
 
 def read_source(path: Path) -> Source:
@@ -283,8 +290,11 @@ def execute(lowered: Lowered | Optimised, bound: Bound, *, backend: str = "auto"
     """Run a lowered or optimised program on bound inputs; frozen arrays take the place of those that were bound.
 
     `backend`: `reference`, or `auto`, the best there is. `limit`: bytes that may be allocated. Raises `UserError`
-    LF0509 for memory and LF0704 for reads and writes outside an array; `MachineError` for a back end that is absent.
+    LF0509 for memory, LF0620 for an `expect` that the passes did not meet and LF0704 for reads and writes outside an
+    array; `MachineError` for a back end that is absent.
     """
+    if isinstance(lowered, Optimised) and (unmet := lowered.unmet):
+        raise UserError(unmet)
     if backend not in ("auto", "reference"):
         raise MachineError(f"there is no back end `{backend}` on this machine")
     allowed = default_limit() if limit is None else limit

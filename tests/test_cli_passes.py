@@ -264,6 +264,21 @@ def test_why_not(joining: Shell) -> None:
     assert "two kernels" in record["text"] or "not one kernel" in record["text"]
 
 
+def test_why_of_a_name_for_something_else(shell: Shell) -> None:
+    shell.write("v.lf", "input x: f32[N, 2]\nlet a = x[:, 0]\noutput y = a + 1\n")
+    assert shell("explain", "v.lf", *NONE, "--why", "a", "y") == 1
+    assert "`a` is not computed by itself" in shell.err
+
+
+def test_why_tells_what_was_not_done(shell: Shell) -> None:
+    shell.write(
+        "c.lf",
+        "input x: f32[B, N]\nlet m[b] = max(x[b, j] for j)\nlet s[b] = sum(sin(x[b, j] * m[b]) for j)\noutput s\n",
+    )
+    assert shell("explain", "c.lf", "--why", "m", "s") == 0
+    assert "not done by cascade: the sum" in shell.out
+
+
 @pytest.mark.parametrize(
     ("a", "b", "said"),
     [("m", "ee", "did you mean `e`?"), ("x", "m", "`x` is an input"), ("m", "m", "are one definition"),

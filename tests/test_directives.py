@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from loopfuse import driver
+from loopfuse.cli import main
 from loopfuse.diag import Diagnostic, Source, UserError
 from loopfuse.ir import Directive, Program
 from loopfuse.passes import Options, Stage, run_passes
@@ -163,3 +166,30 @@ def test_more_kernels_than_expected_exactly_and_fewer() -> None:
 def test_groups_follow_the_fusions() -> None:
     home = groups(fused(TOTAL + "let z[i] = y[i] * 2.0\noutput z\n").decisions)
     assert home["y"] == home["z"] != home["s"]
+
+
+UNMET = """input x: f32[M, N]
+let s[i] = sum(x[i, j] for j)
+output t[k in 0..M-1] = s[k] + s[k + 1]
+expect kernels <= 1
+"""
+
+
+@pytest.mark.parametrize("command", ["explain", "ir", "run", "check"])
+def test_an_expectation_that_is_not_met_fails_every_command(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "unmet.lf"
+    script.write_text(UNMET, encoding="utf-8")
+    data = ["x=randn"] if command == "run" else []
+    assert main([command, str(script), *data, "--dims", "M=3000,N=100"]) == 1
+    said = "\n".join(capsys.readouterr())
+    assert "error[LF0620]: `expect kernels <= 1` does not hold" in said
+    assert "its reader runs over 0..M - 1" in said
+
+
+def test_an_expectation_that_is_met_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "met.lf"
+    script.write_text(UNMET.replace("<= 1", "<= 2"), encoding="utf-8")
+    assert main(["explain", str(script)]) == 0
+    assert "LF0620" not in "\n".join(capsys.readouterr())

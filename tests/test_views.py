@@ -184,7 +184,7 @@ def test_pass_table() -> None:
     lines = passes.pass_table(found)
     assert lines[0].split() == ["#", "pass", "ops", "loops", "kernels", "bytes", "time", "reason"]
     assert lines[1].split()[:2] == ["0", "lower"]
-    assert lines[2].endswith("200 us    (no change)")
+    assert lines[2].endswith("200 us  (no change)")
     assert lines[3].startswith(" 2~")
     assert lines[3].endswith("- 4 loops -> 1 row kernel (+1 more) [rounds]")
     assert len(passes.pass_table(found, changed_only=True)) == 3
@@ -213,6 +213,7 @@ def test_decision_table() -> None:
     narrow = decisions.decision_table([SLOW, REFUSED, FUSED], marks, width=80)
     assert all(len(line) <= 80 for line in narrow)
     assert len(narrow) == 7
+    assert narrow[2].strip() == "vertical: a value a row"
     assert "no decision" in decisions.decision_table([], marks)[0]
     assert decisions.totals([FUSED, FUSED, SLOW]) == "3 decisions: 2 fused, 1 costly"
 

@@ -6,9 +6,10 @@ import argparse
 import difflib
 
 from loopfuse.cli import arguments, passing, screen
-from loopfuse.cli.frame import OK, Context
+from loopfuse.cli.frame import Context
 from loopfuse.diag import UserError, error
 from loopfuse.ir import Program
+from loopfuse.repl.parts import split
 from loopfuse.views import costs, decisions
 from loopfuse.views import passes as views
 from loopfuse.views.lines import gutter
@@ -28,7 +29,7 @@ def show(parser: arguments.Parser, options: argparse.Namespace, context: Context
         _remarks(context, done)
     else:
         _decisions(context, done)
-    return OK
+    return done.code
 
 
 def _decisions(context: Context, done: passing.Passed) -> None:
@@ -56,7 +57,9 @@ def _terms(before: Planned, after: Planned) -> list[str]:
 
 
 def _why(options: argparse.Namespace, context: Context, done: passing.Passed) -> None:
-    history = History(done.lowered, done.stages, dict(done.typed.names) if done.typed else {})
+    assert done.typed is not None and context.source is not None
+    written = {name for part in split(context.source) for name in part.names}
+    history = History(done.lowered, done.stages, dict(done.typed.names), written)
     lines, found = history.why(options.why[0], options.why[1], done.device, done.known)
     context.terminal.record({"kind": "why", "a": options.why[0], "b": options.why[1], "text": "\n".join(lines),
                              "decisions": [decisions.as_record(d) for d in found]})  # fmt: skip

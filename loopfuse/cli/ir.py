@@ -38,7 +38,7 @@ def main(argv: list[str], context: Context) -> int:
         return OK
     done = (passing.compile_text if options.file else passing.compile_script)(parser, options, context)
     _show(options, context, done)
-    return OK
+    return done.code
 
 
 def _parser() -> arguments.Parser:

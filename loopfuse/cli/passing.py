@@ -11,7 +11,7 @@ from pathlib import Path
 from loopfuse import devices, driver, reader
 from loopfuse.bind import Given
 from loopfuse.cli import arguments
-from loopfuse.cli.frame import Context
+from loopfuse.cli.frame import OK, USER, Context
 from loopfuse.cli.scripts import read_script
 from loopfuse.decisions import Decision
 from loopfuse.devices import Device
@@ -33,6 +33,7 @@ class Passed:
     device: Device
     known: dict[str, int]
     typed: TypedProgram | None = None
+    code: int = OK
 
     @property
     def program(self) -> Program:
@@ -81,7 +82,9 @@ def compile_script(parser: arguments.Parser, options: argparse.Namespace, contex
     told = _told(parser, options, lowered.program)
     told.frozen = _frozen(options.freeze, checked.typed, base, told.sizes)
     done = driver.optimise(lowered, told, options.passes if options.passes is not None else "default")
-    return _finished(options, Passed(lowered.program, done.stages, told.device, dict(told.sizes), checked.typed))
+    context.terminal.diagnostics(done.unmet)
+    code = USER if done.unmet else OK
+    return _finished(options, Passed(lowered.program, done.stages, told.device, dict(told.sizes), checked.typed, code))
 
 
 def compile_text(parser: arguments.Parser, options: argparse.Namespace, context: Context) -> Passed:

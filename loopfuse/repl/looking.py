@@ -17,7 +17,7 @@ from loopfuse.views.diff import Shown, diff
 from loopfuse.views.lines import gutter
 from loopfuse.views.passes import Step
 from loopfuse.views.plans import plan
-from loopfuse.views.tables import sizes_line
+from loopfuse.views.tables import fill, sizes_line
 from loopfuse.views.why import History, outcome
 
 WIDTH = 80
@@ -52,14 +52,14 @@ def show_passes(session: Session, argument: str, width: int) -> Reply:
         session.passes = argument
     found = session.compiled()
     table = passes.pass_table(steps(found), width=width)
-    return reply([*table, *_about(found, session)])
+    return reply([*table, *_about(found, session, width)])
 
 
-def _about(found: Compiled, session: Session) -> list[str]:
+def _about(found: Compiled, session: Session, width: int) -> list[str]:
     """What the numbers are for: shown where some size is assumed."""
     sizes, assumed = numbers(found.optimised.lowered.program, found.known)
     shown = f"of {', '.join(found.asked)} on {session.device.name}"
-    return [f"{shown}; {sizes_line(sizes, assumed)}" if sizes else shown]
+    return fill(f"{shown}; {sizes_line(sizes, assumed)}" if sizes else shown, width)
 
 
 def show_ir(session: Session, argument: str, width: int) -> Reply:
@@ -104,12 +104,13 @@ def show_why(session: Session, argument: str, width: int) -> Reply:
     before = plan(lowered, session.device, found.known)
     after = plan(found.optimised.program, session.device, found.known, found.optimised.stages)
     return reply([*decisions.decision_table(found.optimised.decisions, gutter(lowered), width), "",
-                  decisions.totals(found.optimised.decisions), *outcome(before, after), *_about(found, session)])  # fmt: skip
+                  decisions.totals(found.optimised.decisions), *outcome(before, after), *_about(found, session, width)])  # fmt: skip
 
 
 def _why(session: Session, a: str, b: str) -> list[str]:
     found = session.compiled()
-    history = History(found.optimised.lowered.program, found.optimised.stages, dict(found.typed.names))
+    written = {name for part in session.parts for name in part.names}
+    history = History(found.optimised.lowered.program, found.optimised.stages, dict(found.typed.names), written)
     lines, _ = history.why(a, b, session.device, found.known)
     return lines
 
@@ -121,7 +122,9 @@ def show_cost(session: Session, argument: str, width: int) -> Reply:
     planned = plan(program, session.device, found.known, found.optimised.stages)
     if not argument:
         foot = costs.foot(program, planned.plans, session.device, planned.sizes, planned.assumed)
-        return reply([*costs.cost_table(program, planned.plans), *foot])
+        return reply(
+            [*costs.cost_table(program, planned.plans), *(part for line in foot for part in fill(line, width))]
+        )
     kernel = next((k for k in program.kernels if k.id == argument), None)
     if kernel is None:
         known = ", ".join(k.id for k in program.kernels)

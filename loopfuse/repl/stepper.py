@@ -9,7 +9,7 @@ from loopfuse.diag import LoopfuseError, UserError, render
 from loopfuse.memory import show_bytes
 from loopfuse.printer import print_program
 from loopfuse.views.diff import SIDE, Shown, diff
-from loopfuse.views.passes import Step, reason
+from loopfuse.views.passes import Step
 from loopfuse.views.tables import duration
 
 KEYS = "n next  p prev  s side-by-side  c changed only  / find  w why  q quit"
@@ -148,16 +148,15 @@ class Stepper:
 
     def _page(self) -> list[Shown]:
         step = self.steps[self.at]
-        told = reason(step)
-        lines = [Shown(line) for line in textwrap.wrap(told, self.width)] if told else []
         if not step.number:
-            text = print_program(step.program, gutter=True)
-            return [*lines, *(Shown(line) for line in text.splitlines())]
+            return [Shown(line) for line in print_program(step.program, gutter=True).splitlines()]
+        lines = [Shown(f"{'- not done:' if r.missed else '-'} {r.text}{' [rounds]' * r.rounds}") for r in step.remarks]
         if not step.changed:
-            return lines
+            return [Shown("(no change)"), *lines]
+        if step.came:
+            lines.insert(0, Shown(f"- {step.came}"))
         before = self.steps[self.at - 1].program
-        more = [Shown(f"- {r.text}") for r in step.remarks if not r.missed][1:]
-        return [*lines, *more, *diff(before, step.program, width=self.width, side=self.side)]
+        return [*lines, *diff(before, step.program, width=self.width, side=self.side)]
 
     def footer(self) -> str:
         """The keys, a message, or the line being typed."""

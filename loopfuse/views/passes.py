@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,15 +11,17 @@ from loopfuse.memory import show_bytes
 from loopfuse.passes.base import Remark
 from loopfuse.passes.manager import Stage
 from loopfuse.views.counts import Counts, count, numbers
+from loopfuse.views.decisions import totals
 from loopfuse.views.lines import gutter
 from loopfuse.views.tables import duration, sizes_line, table
 
-HEADER = (" #", "pass", "ops", "loops", "kernels", "bytes", "time", "  reason")
+HEADER = (" #", "pass", "ops", "loops", "kernels", "bytes", "time", "reason")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A program on its way, with what made it: number 0 is the lowered program."""
+    """A program on its way, with what made it: number 0 is the lowered program. `came` says in numbers what became of the
+    kernels, for a pass that says nothing itself."""
 
     number: int
     name: str
@@ -28,6 +31,7 @@ class Step:
     seconds: float | None = None
     remarks: tuple[Remark, ...] = ()
     rounds: bool = False
+    came: str = ""
 
 
 def steps(lowered: Program, stages: Sequence[Stage], sizes: Mapping[str, int]) -> list[Step]:
@@ -35,25 +39,46 @@ def steps(lowered: Program, stages: Sequence[Stage], sizes: Mapping[str, int]) -
     counts = count(lowered, sizes)
     found = [Step(0, "lower", lowered, counts)]
     for number, stage in enumerate(stages, 1):
+        before = counts.kernels
         if stage.changed:
             known, _ = numbers(stage.program, sizes)
             counts = count(stage.program, known)
         found.append(Step(number, stage.name, stage.program, counts, stage.changed, stage.seconds, stage.remarks,
-                          stage.rounds))  # fmt: skip
+                          stage.rounds, _came(before, counts.kernels, stage)))  # fmt: skip
     return found
 
 
+def _came(before: int, after: int, stage: Stage) -> str:
+    """`10 kernels -> 1 (9 decisions: 9 fused)`."""
+    if before == after:
+        return ""
+    told = f" ({totals(stage.decisions)})" if stage.decisions else ""
+    return f"{before} kernel{'s' * (before != 1)} -> {after}{told}"
+
+
 def pass_table(found: Sequence[Step], *, changed_only: bool = False, width: int = 0) -> list[str]:
-    """The table: `~` marks the passes that changed something, and their reason is their first remark."""
-    rows = []
+    """The table: `~` marks the passes that changed something, and their reason is their first remark.
+
+    A reason that does not fit into the `width` (0: no limit) stands below its line.
+    """
+    rows, reasons = [], []
     for step in found:
         if changed_only and step.number and not step.changed:
             continue
         c = step.counts
         time = "" if step.seconds is None else duration(step.seconds)
         rows.append((f"{step.number:2}{'~' if step.changed else ' '}", step.name, str(c.operations), str(c.loops),
-                     str(c.kernels), show_bytes(c.bytes), time, "  " + reason(step)))  # fmt: skip
-    return table(HEADER, rows, "llrrrrr", width)
+                     str(c.kernels), show_bytes(c.bytes), time))  # fmt: skip
+        reasons.append(reason(step))
+    plain = table((*HEADER[:-1], ""), [(*row, "") for row in rows], "llrrrrr")
+    start = max(map(len, plain)) + 2
+    shown = [f"{plain[0]:<{start}}{HEADER[-1]}"]
+    for line, why in zip(plain[1:], reasons, strict=True):
+        if not width or start + len(why) <= width:
+            shown.append(f"{line:<{start}}{why}".rstrip())
+        else:
+            shown += [line, *textwrap.wrap(why, width, initial_indent=" " * 5, subsequent_indent=" " * 7)]
+    return shown
 
 
 def reason(step: Step) -> str:
@@ -62,7 +87,7 @@ def reason(step: Step) -> str:
         return ""
     told = [r for r in step.remarks if not r.missed] if step.changed else []
     if not told:
-        return "" if step.changed else "(no change)"
+        return ("" if not step.came else f"- {step.came}") if step.changed else "(no change)"
     more = f" (+{len(told) - 1} more)" if len(told) > 1 else ""
     rounds = " [rounds]" if step.rounds else ""
     return f"- {told[0].text}{more}{rounds}"

@@ -71,6 +71,11 @@ def sizes_line(sizes: Mapping[str, int], assumed: frozenset[str], used: frozense
     return f"sizes: {', '.join(shown)}" if shown else ""
 
 
+def fill(text: str, width: int) -> list[str]:
+    """A sentence in lines of a width (0: one line), the further ones indented."""
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) if width else [text]
+
+
 def names(group: Sequence[str], most: int = 4) -> str:
     """`a, b, c`; of a long group the first and the count."""
     return ", ".join(group) if len(group) <= most else f"{', '.join(group[: most - 1])}, .. ({len(group)})"

@@ -77,7 +77,7 @@ def _unmet(request: Request, program: Program, plans: Mapping[str, Plan],
 
 def _kernels(request: Request, program: Program, plans: Mapping[str, Plan],
              decisions: Sequence[Decision]) -> Diagnostic | None:  # fmt: skip
-    launches = sum(len(plans[k.id].launches) if k.id in plans else 1 for k in program.kernels)
+    launches = sum(sum(n.times for n in plans[k.id].launches) if k.id in plans else 1 for k in program.kernels)
     number = request.number
     if launches == number or (request.relation != "==" and launches < number + (request.relation == "<=")):
         return None
