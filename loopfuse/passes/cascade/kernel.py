@@ -114,10 +114,12 @@ def _word(acc: Acc) -> str:
 
 
 def _called(acc: Acc) -> str:
-    """An accumulator in the user's words: the expression that it comes from, or failing that its name."""
+    """An accumulator in the user's words: the reduction as written, the operand that it is over, or its name."""
     text = acc.span.text if acc.span is not None else ""
     from_ir = text.startswith(f"acc {acc.id}:") or "\n" in text or not 0 < len(text) <= 60
-    return f"the {_word(acc)} `{acc.id if from_ir else text}`"
+    if from_ir:
+        return f"the {_word(acc)} `{acc.id}`"
+    return f"the {_word(acc)} `{text}`" if " for " in text else f"the {_word(acc)} at `{text}`"
 
 
 def _text(expr: Expr) -> str:
