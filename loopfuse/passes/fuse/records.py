@@ -74,7 +74,7 @@ def apart(found: Candidates, first: int, second: int, why: Cause | None) -> Deci
     if why is None:
         after = found.seconds(whole)
         plan = found.known(whole)
-        reason = f"one kernel would take {after * MICRO:.3g} us, the two take {before * MICRO:.3g} us"
+        reason = f"one kernel would take {_number(after * MICRO)} us, the two take {_number(before * MICRO)} us"
         return Decision(
             0, names(found, first), names(found, second), "costly", kind, reason, before * MICRO, after * MICRO, saved,
             1, group.made.recomputed if isinstance(group, Group) else 0,
@@ -101,13 +101,20 @@ def _spans(*nodes: Node) -> tuple[Span, ...]:
     return tuple(dict.fromkeys(n.kernel.span for n in nodes if n.kernel.span is not None))
 
 
+def _number(value: float) -> str:
+    """Three significant digits, whole where there are more before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _gain(found: Candidates, first: int, second: int, saved: int) -> str:
     """What two groups gain as one, in words."""
     between = found.between(first, second)
     if between:
         gone = [name for name in between if name not in found.live(first | second)]
         where = (
-            f"{listed(gone)} stay{'s' * (len(gone) == 1)} on chip" if gone else f"{listed(between)} is read once less"
+            f"{listed(gone)} stay{'s' * (len(gone) == 1)} on chip"
+            if gone
+            else f"{listed(between)} {'is' if len(between) == 1 else 'are'} read once less"
         )
     else:
         common = sorted(found.reads(first) & found.reads(second), key=lambda b: (-found.bytes(b), b))
