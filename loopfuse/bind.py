@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -221,9 +221,7 @@ def show_type(buffer: Buffer) -> str:
 def _sizes(typed: TypedProgram, given: Given, params: Mapping[str, Array], data: Mapping[str, Array | Supplier],
            ) -> dict[str, int]:  # fmt: skip
     """Every size of the program."""
-    known = {s.id: s.value for s in typed.sizes if s.value is not None and s.origin == "compile"}
-    known |= {s.id: int(params[s.id]) for s in typed.sizes if s.origin == "param" and s.id in params}
-    known |= dict(given.dims)
+    known = _known(typed, given, params)
     solution = solve(_equations(typed, data), known)
     missing = [s.id for s in typed.sizes if s.id not in solution.sizes]
     if not missing:
@@ -234,6 +232,23 @@ def _sizes(typed: TypedProgram, given: Given, params: Mapping[str, Array], data:
         if filled is not None:
             return filled
     raise UserError(_undetermined(typed, data, missing))
+
+
+def _known(typed: TypedProgram, given: Given, params: Mapping[str, Array]) -> dict[str, int]:
+    """The sizes that are told: by the script, as params, as dims."""
+    known = {s.id: s.value for s in typed.sizes if s.value is not None and s.origin == "compile"}
+    known |= {s.id: int(params[s.id]) for s in typed.sizes if s.origin == "param" and s.id in params}
+    return known | dict(given.dims)
+
+
+def unsettled(typed: TypedProgram, given: Given) -> list[str]:
+    """The sizes that neither the script nor what is given settles, which `fill` makes up."""
+    quiet = Collector()
+    params = {p.name: v for p in typed.params if (v := _param(p, given.params, quiet)) is not None}
+    given = replace(given, fill=True)
+    data = {i.name: d for i in typed.inputs if (d := _accept(typed, i, given, quiet)) is not None}
+    solved = solve(_equations(typed, data), _known(typed, given, params)).sizes
+    return [s.id for s in typed.sizes if s.id not in solved]
 
 
 def _equations(typed: TypedProgram, data: Mapping[str, Array | Supplier]) -> Iterable[Equation]:

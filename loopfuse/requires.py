@@ -156,8 +156,8 @@ def choose_sizes(typed: TypedProgram, known: Mapping[str, int], missing: Sequenc
 
 
 def _candidates(size: Size, at: int) -> Array:
-    """Values to try for a size, the likeliest first; sizes next to each other begin with different ones."""
-    small, rest = [5, 4, 6, 3, 7], [8, 2, 1, 0, 9, 12, 16, 24, 32, 48, 64, 128, 256]
+    """Values to try for a size, the likeliest first, none as the last; neighbours begin with different ones."""
+    small, rest = [5, 4, 6, 3, 7], [8, 2, 1, 9, 12, 16, 24, 32, 48, 64, 128, 256, 0]
     steps = np.array(small[at % 5 :] + small[: at % 5] + rest)
     least = -(-max(0, size.least or 0) // size.multiple)
     return np.asarray((steps + least) * size.multiple)

@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("requires", "solve"),
     ("contracts",),
     ("bind",),
+    ("draws",),
     ("driver",),
     ("agreement",),
     ("bisect",),

@@ -8,6 +8,7 @@ from loopfuse.analysis.env import environment
 from loopfuse.ir import Kernel, Loop, Program, Stmt, Store
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, Steps, steps
 from loopfuse.passes.sharing import share
+from loopfuse.passes.simplify import propagate
 from loopfuse.rewrite import Mapper, expr_names, exprs, walk_program
 
 __all__ = ["PASS", "bodies"]
@@ -19,9 +20,10 @@ def bodies(program: Program, options: Options) -> Outcome:
     Needs: any valid program; runs after `cascade`, because moved parts of a term would hide its algebra, and after
     `contract`, which makes the lets.
     Promises: each value is computed once where one occurrence dominates another, at the outermost depth that is legal
-    and worth it (`sharing.share`); no let is unused, and no local buffer is stored to and never read. No bit changes.
+    and worth it (`sharing.share`); no let is unused, none names another name or a constant, and no local buffer is stored to and never read. No bit changes.
     """
     limit = steps(options, PASS.name)
+    program, _ = propagate(program, limit)
     env = environment(program, options.device, options.sizes)
     remarks: list[Remark] = []
     while True:
