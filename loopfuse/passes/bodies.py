@@ -7,6 +7,7 @@ from dataclasses import replace
 from loopfuse.analysis.env import environment
 from loopfuse.ir import Kernel, Loop, Program, Stmt, Store
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, Steps, steps
+from loopfuse.passes.patterns import faults
 from loopfuse.passes.sharing import share
 from loopfuse.passes.simplify import propagate
 from loopfuse.rewrite import Mapper, expr_names, exprs, walk_program
@@ -46,7 +47,7 @@ def _without_dead_stores(program: Program, limit: Steps, remarks: list[Remark]) 
     checked: set[str] = set()
     for stmt in walk_program(program):
         read |= expr_names(*exprs(stmt)).loads
-        if isinstance(stmt, Store) and any(stmt.modes):
+        if isinstance(stmt, Store) and (any(stmt.modes) or any(map(faults, exprs(stmt)))):
             checked.add(stmt.buffer)
     dead = {
         b.id: b

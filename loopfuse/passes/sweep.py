@@ -100,8 +100,8 @@ class _Marks:
                 continue
             for root in exprs(stmt):
                 self._mentioned(root)
-            if isinstance(stmt, Store) and stmt.absorb:
-                self._use((stmt.buffer,))
+            if isinstance(stmt, Store):
+                self._use((stmt.buffer,))  # an array is stored whole or not at all
 
     def _mentioned(self, root: Expr) -> None:
         for node in subexprs(root):
