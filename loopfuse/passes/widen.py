@@ -19,12 +19,13 @@ from loopfuse.diag import Span
 from loopfuse.dtypes import F32, DType
 from loopfuse.ir import Acc, Buffer, Const, Expr, Kernel, Let, Load, Loop, Mode, Op, Program, Ref, Select, Stmt, Store
 from loopfuse.ops import OPS, constant, to_number
-from loopfuse.passes.base import Options, Outcome, Pass, Remark, steps
+from loopfuse.passes.base import Options, Outcome, Pass, Remark, Steps, steps
+from loopfuse.passes.simplify import propagate
 from loopfuse.rewrite import Memo, children, exprs, map_expr, rebuild, subexprs, walk
 
 
 def widen(program: Program, options: Options) -> Outcome:
-    """Drop the implied roundings inside every kernel."""
+    """Drop the implied roundings inside every kernel, and the names of values that are not rounded any more."""
     if program.numerics == "strict":
         return Outcome(program)
     counter = steps(options, "widen")
@@ -48,7 +49,8 @@ def widen(program: Program, options: Options) -> Outcome:
     if not remarks:
         return Outcome(program)
     table = tuple(buffers[b.id] for b in program.buffers)
-    return Outcome(replace(program, kernels=tuple(kernels), buffers=table), tuple(remarks))
+    made_program, _ = propagate(replace(program, kernels=tuple(kernels), buffers=table), Steps())
+    return Outcome(made_program, tuple(remarks))
 
 
 PASS = Pass("widen", "f16 and bf16 values inside a kernel stay in f32 where the rounding was implied.", widen, True)
