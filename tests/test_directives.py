@@ -9,11 +9,12 @@ import pytest
 from loopfuse import driver
 from loopfuse.cli import main
 from loopfuse.diag import Diagnostic, Source, UserError
-from loopfuse.ir import Directive, Program
-from loopfuse.passes import Options, Stage, run_passes
+from loopfuse.ir import Directive, Program, Store
+from loopfuse.passes import PIPELINE, Options, Stage, run_passes
 from loopfuse.passes.contract import PASS as CONTRACT
 from loopfuse.passes.fuse import PASS, expectations
 from loopfuse.passes.fuse.directives import Request, groups, parsed, splits
+from loopfuse.rewrite import walk
 
 SOFTMAX = """input x: f32[M, N]
 let m[i] = max(x[i, j] for j)
@@ -94,6 +95,14 @@ def test_materialize_keeps_the_store() -> None:
     assert len(program.kernels) == 1
     without = run_passes(lowered(SOFTMAX), [PASS, CONTRACT], Options())[-1].program
     assert not any(b.id == "e" and b.scope == "device" for b in without.buffers)
+
+
+def test_materialized_arrays_stay_through_all_passes() -> None:
+    """A cascade looks through arrays of its kernel, and must not take this one away."""
+    program = run_passes(lowered(SOFTMAX + "pragma materialize(e)\n"), PIPELINE, Options())[-1].program
+    (kernel,) = program.kernels
+    assert [(b.role, b.scope) for b in program.buffers if b.id == "e"] == [("temp", "device")]
+    assert "e" in {s.buffer for s in walk(kernel.body) if isinstance(s, Store)}
 
 
 def test_fuse_joins_what_shares_an_input_whatever_it_costs() -> None:

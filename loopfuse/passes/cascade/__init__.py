@@ -9,8 +9,9 @@ from loopfuse.decisions import Cause
 from loopfuse.ir import Kernel, Load, Program, Store
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, steps
 from loopfuse.passes.cascade.kernel import cascade_kernel
+from loopfuse.passes.contract import live_buffers
 from loopfuse.passes.remat import rematerialise
-from loopfuse.rewrite import exprs, subexprs, walk, walk_program
+from loopfuse.rewrite import exprs, subexprs, walk_program
 
 __all__ = ["PASS", "cascade", "cascade_kernel"]
 
@@ -26,19 +27,11 @@ def cascade(program: Program, options: Options) -> Outcome:
     """
     env = environment(program, options.device, options.sizes)
     take = steps(options, "cascade").take
-    homes: dict[str, set[str]] = {}
-    for kernel in program.kernels:
-        for stmt in walk(kernel.body):
-            used = {n.buffer for e in exprs(stmt) for n in subexprs(e) if isinstance(n, Load)}
-            if isinstance(stmt, Store):
-                used.add(stmt.buffer)
-            for name in used & env.buffers.keys():
-                homes.setdefault(name, set()).add(kernel.id)
+    live = live_buffers(program)
     kernels: list[Kernel] = []
     remarks: list[Remark] = []
     refused: list[Cause] = []
     for kernel in program.kernels:
-        live = frozenset(n for n, b in env.buffers.items() if b.role != "temp" or homes.get(n, set()) - {kernel.id})
         again = rematerialise(kernel, env, live)
         if again is not kernel and not take(f"values are computed again in `{kernel.id}`"):
             again = kernel
