@@ -262,7 +262,7 @@ def test_faults_are_errors_at_their_place(shell: Shell) -> None:
 
 
 def test_memory_is_refused_before_it_is_taken(shell: Shell) -> None:
-    shell.write("big.lf", "input x: f32[N]  let t[i, j in 0..N] = x[i] * x[j]  output y = sum(t)")
+    shell.write("big.lf", "input x: f32[N]  let t[i, j in 0..N] = x[i] * x[j]  output t  output y = sum(t)")
     assert shell("run", "big.lf", "x=ones", "--dims", "N=2000000") == 1
     assert "LF0509" in shell.err
     assert "TiB" in shell.err
