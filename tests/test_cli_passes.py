@@ -363,3 +363,32 @@ def test_a_verdict_may_be_left_to_the_cost_model() -> None:
         '[[decision]]\na = ["x"]\nb = ["y"]\nverdict = "cost"\n[[decision]]\na = ["x"]\nb = ["z"]\nverdict = "nofuse"'
     )
     assert pins.read(text, "f") == {(frozenset({"x"}), frozenset({"z"})): "nofuse"}
+
+
+# -- the passes of the pipeline ---------------------------------------------------------------------------------------
+
+
+def test_softmax_becomes_one_kernel_before_ones_eyes(shell: Shell) -> None:
+    assert shell("ir", "s.lf") == 0
+    assert shell.out.count("kernel ") == 1
+    assert shell("ir", "s.lf", "--diff", "fuse") == 0
+    assert "@ k1, k2, k3, k4 -> k1" in shell.out
+    assert "3 - kernel k2" in shell.out or "- kernel k2" in shell.out
+    assert shell("ir", "s.lf", "--stats") == 0
+    assert re.search(r"kernels +4 +1 +-75%", shell.out)
+    assert shell("explain", "s.lf") == 0
+    assert re.search(r"4 -> 1 kernels, [\d.]+ -> [\d.]+ us", shell.out)
+    assert shell("explain", "s.lf", "--why", "m", "e") == 0
+    assert "`m` and `e` are one kernel" in shell.out
+    assert shell("explain", "s.lf", "--cost") == 0
+    assert re.search(r"^k1 .* memory ", shell.out, re.MULTILINE)
+
+
+def test_decisions_can_be_turned_around(shell: Shell) -> None:
+    assert shell("explain", "s.lf", "--write-decisions", "d.toml") == 0
+    text = (shell.folder / "d.toml").read_text(encoding="utf-8")
+    shell.write("d.toml", text.replace('"fuse"', '"nofuse"'))
+    assert shell("ir", "s.lf", "--decisions", "d.toml") == 0
+    assert shell.out.count("kernel ") > 1
+    assert shell("ir", "s.lf", "--decide-max", "0") == 0
+    assert shell.out.count("kernel ") == 4
