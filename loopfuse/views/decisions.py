@@ -37,7 +37,7 @@ def decision_table(found: Sequence[Decision], marks: Gutter, width: int = 0) -> 
     Below a `width` of 120 (0: no limit) the reason stands on a line of its own.
     """
     if not found:
-        return ["no decision: there is one kernel, or nothing to fuse"]
+        return ["no decision: nothing to fuse, or `fuse` did not run"]
     own_line = 0 < width < WIDE
     ordered = by_line(found, marks)
     rows = []
