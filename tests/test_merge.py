@@ -108,9 +108,7 @@ def test_elementwise_chain_is_one_loop() -> None:
 def test_indices_pair_through_subscripts_and_not_by_extent() -> None:
     """A transpose on a square array: the loops must meet crosswise, whatever their order and extents."""
     head = HEAD.replace("M, N)", "N)").replace("f32[M, N]", "f32[N, N]").replace("f32[M]", "f32[N]")
-    made, _ = pair(
-        "  par i < N, j < N\n    a[i, j] = exp(x[i, j])", "  par p < N, q < N\n    y[p, q] = a[q, p]", head
-    )
+    made, _ = pair("  par i < N, j < N\n    a[i, j] = exp(x[i, j])", "  par p < N, q < N\n    y[p, q] = a[q, p]", head)
     assert loops(made) == ["i,j"] or loops(made) == ["j,i"]
     assert "y[j, i]" in print_kernel(made.kernel)
 
@@ -163,6 +161,18 @@ def test_a_recurrence_is_named() -> None:
     made = merge(*program.kernels[1:], environment(program), frozenset())
     assert isinstance(made, Merged) and made.kind == "block"
     assert made.cause is not None and made.cause.code in ("recurrence", "reduction", "subscripts")
+
+
+@pytest.mark.parametrize("first", ["seq t < T\n    par i < N\n      h[t + 1, i] = h[t, i] * x[t, i]",
+                                   "par t < T\n    par i < N\n      y[t, i] = x[t, i]"])  # fmt: skip
+@pytest.mark.parametrize("index", ["t", "u"])
+def test_windows_follow_the_index_that_they_slide_along(first: str, index: str) -> None:
+    head = ("program p(N, T)\nbuf x: f32[T, N] in\nbuf h: f32[T + 1, N] window [t:t + 2, 0:N]\n"
+            f"buf g: f32[T + 1, N] window [{index}:{index} + 2, 0:N]\nbuf y: f32[T, N] out\n")  # fmt: skip
+    second = f"seq {index} < T\n    par i < N\n      g[{index} + 1, i] = g[{index}, i] + x[{index}, i]"
+    made, _ = pair(f"  {first}", f"  {second}", head)
+    assert loops(made) == ["t", "i"]
+    assert [str(b.window[0][0][0]) for b in made.buffers] == ([] if index == "t" else ["t"])
 
 
 def test_a_fill_stays_outside_of_what_is_inlined() -> None:

@@ -10,8 +10,8 @@ from prove_cases import CASES, Case
 from prove_terms import Terms, known
 
 from loopfuse.constants import constant
-from loopfuse.dtypes import F32, I64
-from loopfuse.ir import Affine, Const, Load, Mode, Op
+from loopfuse.dtypes import BOOL, F32, I64
+from loopfuse.ir import Affine, Const, Load, Mode, Op, Ref
 from loopfuse.prove import Facts, Judgement, conditions, entail, judge
 from loopfuse.prove.state import Context, Derived, State
 from loopfuse.sizes import ONE, ZERO, Poly
@@ -445,3 +445,12 @@ def test_poly() -> None:
     assert facts.poly(Op("shl", (terms.expr("i"), Const(3, I64)), I64)) == terms.poly("8*i")
     assert facts.poly(Const(constant(1.5, F32), F32)) is None
     assert str(facts.poly(terms.expr("v[i + 1]"))) == "v[i + 1]"
+
+
+def test_a_condition_that_never_holds_proves_all() -> None:
+    """Also where it is one of two, by a name."""
+    terms = Terms({})
+    facts = known(terms, "N M", "", "")
+    never = Op("and", (Const(0, BOOL), Op("lt", (terms.expr("N"), terms.expr("M")), BOOL)), BOOL)
+    assert facts.let("e", never).assume(Ref("e", BOOL)).nonneg(terms.poly("-N - 2"))
+    assert not facts.let("e", never).assume(Ref("e", BOOL), False).nonneg(terms.poly("-N - 2"))

@@ -78,7 +78,7 @@ def _prove(state: State, goal: Poly, conditional: bool, level: int) -> Tags | No
 
 
 def _lookup(state: State, goal: Poly) -> Tags | None:
-    """A fact that is the goal but for its constant."""
+    """A fact that is the goal but for its constant, or one that is never true."""
     table = state.memo.get("table")
     if table is None:
         table = state.memo["table"] = {}
@@ -87,10 +87,10 @@ def _lookup(state: State, goal: Poly) -> Tags | None:
             if terms not in table or constant < table[terms][0]:
                 table[terms] = (constant, fact.tags)
     terms, constant = _body(goal)
-    found = table.get(terms)
-    if found is not None and found[0] <= constant and not any(isinstance(t, Poly) for t in found[1]):
-        tags: Tags = found[1]
-        return tags
+    for found, limit in ((table.get(terms), constant), (table.get(()), -1)):  # below 0: nothing ever happens here
+        if found is not None and found[0] <= limit and not any(isinstance(t, Poly) for t in found[1]):
+            tags: Tags = found[1]
+            return tags
     return None
 
 

@@ -25,7 +25,7 @@ __all__ = ["Merged", "inline", "merge", "tidy"]
 class Merged:
     """A joint kernel: the kind of fusion, the operations computed again, and sizes of tiles that it introduces.
 
-    `buffers`: those that become local with a window, as the form needs it.
+    `buffers`: those that become local with a window, as the form needs it, or whose window has another index now.
     `cause`: the two have no loop in common and run one after the other inside the kernel, and why. `apart`: why loops
     inside a loop that they have in common stay two, one after the other.
     """
@@ -48,9 +48,10 @@ def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Caus
     scope = Scope(env)
     scope.learn(a)
     scope.learn(b)
-    b = _apart(a, b, env)
+    b = _apart(a, b, scope)
     body = forward(join(a.body, b.body, scope), scope)
     kernel = Kernel(a.id, body, span=a.span)
+    buffers = tuple(b for b in scope.windows.values() if b != env.buffers[b.id])
     if scope.joined:
         inner = next(
             (
@@ -60,8 +61,8 @@ def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Caus
             ),
             None,
         )
-        return Merged(kernel, kind_of(a, b, scope), apart=inner)
-    return Merged(kernel, "block", cause=_obstacle(a, b, scope))
+        return Merged(kernel, kind_of(a, b, scope), apart=inner, buffers=buffers)
+    return Merged(kernel, "block", cause=_obstacle(a, b, scope), buffers=buffers)
 
 
 def _obstacle(a: Kernel, b: Kernel, scope: Scope) -> Cause:
@@ -103,22 +104,27 @@ def _between(first: Loop, second: Loop, scope: Scope, blocker: Stmt | None = Non
                  "in which they reduce differ", spans=spans)  # fmt: skip
 
 
-def _apart(a: Kernel, b: Kernel, env: Env) -> Kernel:
+def _apart(a: Kernel, b: Kernel, scope: Scope) -> Kernel:
     """`b` with other names for those of its indices that `a` has too."""
-    body = _renamed_apart(a.body, b.body, env)
+    body = _renamed_apart(a.body, b.body, scope)
     return b if body is b.body else replace(b, body=body)
 
 
-def _renamed_apart(first: Block, second: Block, env: Env) -> Block:
+def _renamed_apart(first: Block, second: Block, scope: Scope) -> Block:
     mine = {d.id for s in walk(first) if isinstance(s, Loop) for d in s.dims}
     yours = {d.id: None for s in walk(second) if isinstance(s, Loop) for d in s.dims}
     taken = mine | yours.keys()
     table: dict[str, str] = {}
     for name in yours:
         if name in mine:
-            table[name] = env.index(name, taken)
+            table[name] = scope.env.index(name, taken)
             taken.add(table[name])
-    return rename(second, table) if table else second
+    if not table:
+        return second
+    for stmt in walk(second):
+        if isinstance(stmt, Loop):
+            scope.slide(stmt, table)
+    return rename(second, table)
 
 
 def inline(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cause:
@@ -145,8 +151,8 @@ def tidy(kernel: Kernel, env: Env) -> Kernel:
         if isinstance(stmt, Loop) and stmt.order == "seq" and sum(isinstance(s, Loop) for s in stmt.body) > 1:
             body: Block = ()
             for part in stmt.body:
-                body = join(body, _renamed_apart(body, (part,), env), scope)
-            stmt = replace(stmt, body=forward(body, scope)) if scope.joined else stmt
+                body = join(body, _renamed_apart(body, (part,), scope), scope)
+            stmt = replace(stmt, body=forward(body, scope)) if scope.joined and not scope.windows else stmt
         made.append(stmt)
     same = all(x is y for x, y in zip(made, kernel.body, strict=True))
     return kernel if same else replace(kernel, body=tuple(made))

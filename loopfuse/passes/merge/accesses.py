@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from loopfuse.analysis.env import Env
 from loopfuse.diag import Span
 from loopfuse.dtypes import I64
-from loopfuse.ir import Affine, Const, Expr, Kernel, Let, Load, Loop, Mode, Ref, Stmt, Store
+from loopfuse.ir import Affine, Buffer, Const, Expr, Kernel, Let, Load, Loop, Mode, Ref, Stmt, Store
 from loopfuse.rewrite import Names, expr_names, exprs, polys, subexprs, walk
-from loopfuse.sizes import Poly
+from loopfuse.sizes import ONE, Poly
 
 FOLLOWED = ("constant", "checked")  # modes under which an element, if it is touched at all, is the subscript's own
 
@@ -43,13 +43,15 @@ class Scope:
     """What the joining of two kernels knows: the surroundings, and integer lets as polynomials.
 
     `joined` counts the pairs of loops that became one; `apart` are the pairs that stayed two though one
-    feeds the other, with a statement that must stand between them.
+    feeds the other, with a statement that must stand between them. `windows`: the buffers whose windows
+    slide along an index that has another name now.
     """
 
     env: Env
     affine: dict[str, Poly] = field(default_factory=dict)
     joined: int = 0
     apart: list[tuple[Loop, Loop, Stmt | None]] = field(default_factory=list)
+    windows: dict[str, Buffer] = field(default_factory=dict)
 
     def learn(self, kernel: Kernel) -> None:
         """Note the integer lets of a kernel."""
@@ -58,6 +60,21 @@ class Scope:
                 poly = self.poly(stmt.value)
                 if poly is not None:
                     self.affine[stmt.id] = poly
+
+    def slide(self, loop: Loop, names: Mapping[str, str]) -> None:
+        """Note that indices of a loop get other names, for the windows that slide along them."""
+        moved = {d.id: Poly.of(names[d.id]) for d in loop.dims
+                 if names.get(d.id, d.id) != d.id and (loop.order != "par" or d.step != ONE)}  # fmt: skip
+        if not moved:
+            return
+        found = self.accesses(loop)
+        for name in (*found.stores, *found.loads):
+            old = self.windows.get(name) or self.env.buffers.get(name)
+            if old is not None and old.window is not None:
+                sides = (tuple(tuple(p.subs(moved) for p in side) for side in axis) for axis in old.window)
+                window = tuple((low, high) for low, high in sides)
+                if window != old.window:
+                    self.windows[name] = replace(old, window=window)
 
     def poly(self, expr: Expr) -> Poly | None:
         """An integer expression as a polynomial, or None."""

@@ -85,13 +85,14 @@ def join_loops(first: Loop, second: Loop, scope: Scope) -> Loop | None:
     if not pairs or not _orders_whole(first, second, pairs):
         return None
     shared = set(pairs.values())
-    second = renamed(second, pairs)
+    given, second = second, renamed(second, pairs)
     rest_first = tuple(d for d in first.dims if d.id not in shared)
     rest_second = tuple(d for d in second.dims if d.id not in shared)
     where = first.where if first.where == second.where else None
     conditions = [None if loop.where == where else loop.where for loop in (first, second)]
     if any(c is not None and not rest for c, rest in zip(conditions, (rest_first, rest_second), strict=True)):
         return None  # a condition of one loop alone needs a loop of its own
+    scope.slide(given, pairs)
     body = join(_rest(first, rest_first, conditions[0]), _rest(second, rest_second, conditions[1]), scope)
     dims = tuple(d for d in (first if first.accs else second).dims if d.id in shared)
     return Loop(dims, body, order, (*first.accs, *second.accs), where, span=first.span)
