@@ -17,6 +17,7 @@ from loopfuse.backends import reference
 from loopfuse.backends.reference import Bounded, Online, Result, agrees
 from loopfuse.bind import Bound, buffer_bytes
 from loopfuse.diag import CompilerError, UserError
+from loopfuse.draws import Draw
 from loopfuse.driver import Lowered, optimise, plan_sizes, uncollected
 from loopfuse.generate import Array
 from loopfuse.ir import Loop, Program
@@ -26,6 +27,7 @@ from loopfuse.rewrite import walk_program
 
 # How repaired folds are run, and the tiles that tiled programs are run with.
 WAYS = (Online(1), Online(7), Online(64), Online(7, split=True))
+FEW_WAYS = (Online(1), Online(3, split=True))  # on sets of data after the first
 TILES = (3, 16)
 # Up to so many elements in all buffers every element's history is watched too, which takes long.
 WATCHED = 1 << 13
@@ -36,13 +38,15 @@ class Verdict:
     """How the results of a program compare.
 
     `problem` says in one sentence what is wrong, "" where nothing is; `worst` is the greatest distance of a decided
-    element from the lowered program's result; `undecided` elements could not be judged.
+    element from the lowered program's result; `undecided` elements could not be judged. `data` says on which data the
+    problem shows.
     """
 
     problem: str = ""
     worst: float = 0.0
     undecided: int = 0
     elements: int = 0
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class Row:
 class Judge:
     """Compares programs that shall mean the same as a lowered one, on one set of inputs."""
 
-    def __init__(self, program: Program, bound: Bound, limit: int = 1 << 28) -> None:
-        self.program, self.bound, self.limit = program, bound, limit
+    def __init__(self, program: Program, bound: Bound, limit: int = 1 << 28, ways: Sequence[Online] = WAYS) -> None:
+        self.program, self.bound, self.limit, self.ways = program, bound, limit, ways
         self.arrays: dict[str, Array] = dict(bound.inputs)
         self.result = self._run(program, 0, None)
         self._bounded: dict[str, Bounded] | None = None
@@ -86,7 +90,7 @@ class Judge:
             for tile in TILES if tiled else (0,):
                 found = self._run(stage.program, tile, None)
                 verdict = self._compare(found, before, stage.rounds)
-                for way in WAYS if not verdict.problem and repaired(stage.program) else ():
+                for way in self.ways if not verdict.problem and repaired(stage.program) else ():
                     online = self._within(self._run(stage.program, tile, way), f"one pass, {_way(way)}: ")
                     verdict = replace(online, worst=max(online.worst, verdict.worst))
                     if verdict.problem:
@@ -144,6 +148,44 @@ def repaired(program: Program) -> bool:
     return any(a.repair is not None for s in walk_program(program) if isinstance(s, Loop) for a in s.accs)
 
 
+Data = Bound | Sequence[Draw]
+
+
+class Jury:
+    """Compares programs that shall mean the same as a lowered one, on several sets of data.
+
+    Sets after the first are left out where an access of the lowered program goes outside its array on them.
+    """
+
+    def __init__(self, program: Program, data: Data, limit: int = 1 << 28) -> None:
+        draws = (Draw(data),) if isinstance(data, Bound) else tuple(data)
+        judges = [Judge(program, d.bound, limit, FEW_WAYS if k else WAYS) for k, d in enumerate(draws)]
+        sat = [(j, d.kind) for k, (j, d) in enumerate(zip(judges, draws, strict=True)) if k == 0 or not j.result.faults]
+        self.judges = tuple(j for j, _ in sat)
+        self.kinds = tuple(kind for _, kind in sat)
+        self.results: tuple[Result, ...] = tuple(j.result for j in self.judges)
+
+    def judge(self, stage: Stage, before: Sequence[Result]) -> tuple[Verdict, tuple[Result, ...]]:
+        """The verdict on a stage, with the first problem, and its results on each set; `before` are those of the stage
+        before it."""
+        found: list[Result] = []
+        whole = Verdict()
+        for judge, kind, old in zip(self.judges, self.kinds, before, strict=True):
+            verdict, result = judge.judge(stage, old)
+            found.append(result)
+            if verdict.problem:
+                return replace(verdict, data=_told(judge.bound, kind)), (*found, *before[len(found) :])
+            whole = Verdict("", max(whole.worst, verdict.worst), whole.undecided + verdict.undecided,
+                            whole.elements + verdict.elements)  # fmt: skip
+        return whole, tuple(found)
+
+
+def _told(bound: Bound, kind: str) -> str:
+    """A set of data in words: `N = 9, M = 9, with equal extents`."""
+    sizes = ", ".join(f"{name} = {value}" for name, value in bound.sizes.items())
+    return ", with ".join(part for part in (sizes, kind) if part)
+
+
 def differing(a: Array, b: Array) -> Array:
     """Where two arrays of one type differ in bits, all NaNs being one."""
     bits = np.dtype(f"u{a.dtype.itemsize}")
@@ -177,31 +219,37 @@ def _way(way: Online) -> str:
 # -- every pass -------------------------------------------------------------------------------------------------------
 
 
-def every_pass(lowered: Lowered, bound: Bound, passes: str | Iterable[Pass] = "default",
+def first_sizes(data: Data) -> dict[str, int]:
+    """The sizes of the first set."""
+    return data.sizes if isinstance(data, Bound) else data[0].bound.sizes
+
+
+def every_pass(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "default",
                options: Options | None = None, *, ranges: bool = True) -> Iterator[Row]:  # fmt: skip
     """Run passes one by one and judge each; the last row is the first that does not agree, if one does not.
 
-    Programs are verified after each pass (with `ranges` every access is proved in range again). Raises `UserError` as `driver.optimise`.
+    Programs are verified after each pass (with `ranges` every access is proved in range again). The sizes that the cost
+    model is told are those of the first set of data. Raises `UserError` as `driver.optimise`.
     """
     chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
-    options = options or Options(sizes=bound.sizes)
-    judge = Judge(lowered.program, bound)
-    program, result = lowered.program, judge.result
+    options = options or Options(sizes=first_sizes(data))
+    jury = Jury(lowered.program, data)
+    program, results = lowered.program, jury.results
     for p in chosen:
-        row, result = attempt(p, program, options, judge, result, ranges=ranges)
+        row, results = attempt(p, program, options, jury, results, ranges=ranges)
         yield row
         if row.stage is None or not row.agrees:
             return
         program = row.stage.program
 
 
-def overall(lowered: Lowered, bound: Bound, passes: str | Iterable[Pass] = "default",
+def overall(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "default",
             options: Options | None = None) -> Row:  # fmt: skip
     """Run passes and judge the end alone; the row is named after the last pass, or the one that failed."""
     chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
-    judge = Judge(lowered.program, bound)
+    jury = Jury(lowered.program, data)
     try:
-        stages = optimise(lowered, options or Options(sizes=bound.sizes), chosen).stages
+        stages = optimise(lowered, options or Options(sizes=first_sizes(data)), chosen).stages
     except CompilerError as why:
         return Row(why.stage, None, Verdict(why.message))
     if not stages:
@@ -209,11 +257,11 @@ def overall(lowered: Lowered, bound: Bound, passes: str | Iterable[Pass] = "defa
     notes = {"frozen": {id: a for s in stages for id, a in s.notes.get("frozen", {}).items()}}
     changed, rounds = any(s.changed for s in stages), any(s.rounds for s in stages)
     whole = replace(stages[-1], changed=changed, rounds=rounds, notes=notes)
-    return Row(whole.name, whole, judge.judge(whole, judge.result)[0])
+    return Row(whole.name, whole, jury.judge(whole, jury.results)[0])
 
 
-def attempt(p: Pass, program: Program, options: Options, judge: Judge, before: Result, *,
-            ranges: bool = True) -> tuple[Row, Result]:  # fmt: skip
+def attempt(p: Pass, program: Program, options: Options, jury: Jury, before: tuple[Result, ...], *,
+            ranges: bool = True) -> tuple[Row, tuple[Result, ...]]:  # fmt: skip
     """Run one pass, verify and judge it; the row and the results."""
     try:
         with uncollected():
@@ -222,8 +270,8 @@ def attempt(p: Pass, program: Program, options: Options, judge: Judge, before: R
         raise
     except CompilerError as why:
         return Row(p.name, None, Verdict(why.message)), before
-    verdict, result = judge.judge(stage, before)
-    return Row(p.name, stage, verdict), result
+    verdict, results = jury.judge(stage, before)
+    return Row(p.name, stage, verdict), results
 
 
 def unverified(p: Pass, program: Program, options: Options) -> Program | None:

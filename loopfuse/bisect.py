@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from loopfuse.agreement import Judge, attempt, unverified
+from loopfuse.agreement import Data, Jury, attempt, unverified
 from loopfuse.backends.reference import Result
 from loopfuse.bind import Bound
+from loopfuse.draws import Draw, sizes_of
 from loopfuse.driver import Lowered
 from loopfuse.ir import Program
 from loopfuse.passes import Options, Pass, Steps, selection
 
-Progress = Callable[[str], None]
+Progress = Callable[[float], None]  # told the fraction done
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Culprit:
     `problem` says what is wrong with what `pass_name` gives; `invalid`, that the program is broken (or the pass
     raised), not only its results. `step` of `steps` (counted from 1) is what does it, `description` in words; None
     where the pass breaks the program without taking a step. `before` and `after` are the program without the step and
-    with it (None where the pass raises).
+    with it (None where the pass raises). `data` says on which data the results differ.
     """
 
     pass_name: str
@@ -37,46 +38,52 @@ class Culprit:
     description: str
     before: Program
     after: Program | None
+    data: str = ""
 
 
-def bisect(lowered: Lowered, bound: Bound, pipeline: str | Iterable[Pass] = "default",
+def bisect(lowered: Lowered, data: Data, pipeline: str | Iterable[Pass] = "default",
            options: Options | None = None, progress: Progress | None = None) -> Culprit | None:  # fmt: skip
     """The first pass, and in it a step, after which the program is not valid or gives other results; None: all agree.
 
-    Results are judged on `bound`, as by `agreement.every_pass`.
+    Results are judged on every set of `data`, as by `agreement.every_pass`. The passes run once for the sizes of each
+    set, which the cost model is told.
     """
     chosen = selection(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
-    options = options or Options(sizes=bound.sizes)
-    judge = Judge(lowered.program, bound)
-    program, result = lowered.program, judge.result
-    for p in chosen:
-        if progress:
-            progress(p.name)
-        row, after = attempt(p, program, options, judge, result)
-        if row.stage is None or not row.agrees:
-            return _Search(p, program, options, judge, result).culprit()
-        program, result = row.stage.program, after
+    jury = Jury(lowered.program, data)
+    told = sizes_of((Draw(data),) if isinstance(data, Bound) else data)
+    for turn, sizes in enumerate(told):
+        program, results = lowered.program, jury.results
+        chosen_options = replace(options or Options(), sizes=sizes)
+        for number, p in enumerate(chosen):
+            if progress:
+                progress((turn + number / len(chosen)) / len(told))
+            row, after = attempt(p, program, chosen_options, jury, results)
+            if row.stage is None or not row.agrees:
+                return _Search(p, program, chosen_options, jury, results).culprit()
+            program, results = row.stage.program, after
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A pass stopped after some steps: what is wrong (""), whether with the program itself, and the steps taken."""
+    """A pass stopped after some steps: what is wrong (""), on what data, whether with the program itself, and the steps
+    taken."""
 
     problem: str
+    data: str
     invalid: bool
     log: Sequence[str]
 
 
 @dataclass
 class _Search:
-    """The search for a step of one pass on one program; `result` are that program's results."""
+    """The search for a step of one pass on one program; `results` are that program's results."""
 
     p: Pass
     program: Program
     options: Options
-    judge: Judge
-    result: Result
+    jury: Jury
+    results: tuple[Result, ...]
 
     def culprit(self) -> Culprit:
         """The step that breaks the program, which the whole pass does."""
@@ -102,13 +109,13 @@ class _Search:
 
     def _try(self, most: int | None, by_steps: bool = True) -> _Trial:
         options = self._limited(most, by_steps)
-        row, _ = attempt(self.p, self.program, options, self.judge, self.result)
+        row, _ = attempt(self.p, self.program, options, self.jury, self.results)
         log = options.steps[self.p.name].log if self.p.name in options.steps else []
-        return _Trial(row.verdict.problem, row.stage is None, log)
+        return _Trial(row.verdict.problem, row.verdict.data, row.stage is None, log)
 
     def _decisions(self) -> int:
         """How many decisions the pass takes, where it does not count steps."""
-        row, _ = attempt(self.p, self.program, self.options, self.judge, self.result)
+        row, _ = attempt(self.p, self.program, self.options, self.jury, self.results)
         taken = [d for d in (row.stage.decisions if row.stage else ()) if d.verdict in ("fused", "forced")]
         return len(taken)
 
@@ -119,4 +126,5 @@ class _Search:
             before = unverified(self.p, self.program, self._limited(step - 1, by_steps)) or self.program
             description = trial.log[-1] if trial.log else f"decision {step}"
         after = unverified(self.p, self.program, self._limited(step, by_steps))
-        return Culprit(self.p.name, trial.problem, trial.invalid, step, total, description, before, after)
+        return Culprit(self.p.name, trial.problem, trial.invalid, step, total, description, before, after,
+                       trial.data)  # fmt: skip

@@ -31,6 +31,7 @@ from loopfuse.diag import (
     UserError,
     error,
 )
+from loopfuse.draws import Draw, draws
 from loopfuse.files import Place, load
 from loopfuse.frontend.check import check_source
 from loopfuse.frontend.lower import lower
@@ -382,6 +383,16 @@ def bind_program(typed: TypedProgram, given: Given, clock: Clock | None = None) 
     """`bind`, timed and guarded."""
     with (clock or Clock()).time("bind"), guard("bind"):
         return bind(typed, given)
+
+
+def trial_data(typed: TypedProgram, given: Given, freeze: Iterable[str] = ()
+               ) -> tuple[tuple[Draw, ...], dict[str, Array]]:  # fmt: skip
+    """Several sets of data to try a program on, the missing made up (see `draws`), and the frozen arrays, which are the
+    same in all."""
+    frozen = frozen_arrays(typed, bind_program(typed, given), freeze) if freeze else {}
+    kept = {i.name: frozen[i.buffer] for i in typed.inputs if i.buffer in frozen}
+    with guard("bind"):
+        return draws(typed, replace(given, inputs={**given.inputs, **kept})), frozen
 
 
 def failed_checks(typed: TypedProgram, bound: Bound, outcome: Outcome) -> list[Diagnostic]:

@@ -10,12 +10,13 @@ from loopfuse.bisect import Culprit, bisect
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import FAILED, OK, Context
 from loopfuse.cli.scripts import read_existing, read_script
-from loopfuse.passes import Options
+from loopfuse.passes import Options, selection
 from loopfuse.views.diff import diff, text
 
 ABOUT = """Find the first pass after which the script gives other results than as it was lowered, or whose program is
 not valid, and in this pass the one rule application or decision that does it, shown as a diff. Data as for `loopfuse
-check`: given, named by `from`, or made up. Exit code 3 when a pass is found."""
+check`: given, named by `from`, or made up; what is made up is tried as ordinary numbers, as zeros and ties, with
+infinities and NaN, and at equal extents and extents of 1. Exit code 3 when a pass is found."""
 
 
 def main(argv: list[str], context: Context) -> int:
@@ -32,13 +33,16 @@ def main(argv: list[str], context: Context) -> int:
     base = arguments.script_folder(source)
     checked = driver.compile_source(source, sizes=sizes, search=base)
     context.terminal.diagnostics(checked.remarks)
-    inputs = read_existing(checked.typed, arguments.split_pairs(parser, options.inputs, "inputs"), base, context, options.script)
+    inputs = read_existing(
+        checked.typed, arguments.split_pairs(parser, options.inputs, "inputs"), base, context, options.script
+    )
     dims = arguments.integers(parser, options.dims, "--dims")
-    bound = driver.bind_program(checked.typed, Given(inputs, params, dims, options.seed, options.limit, fill=True))
+    selection(options.passes)
+    given = Given(inputs, params, dims, options.seed, options.limit, fill=True)
+    data, frozen = driver.trial_data(checked.typed, given, arguments.names(options.freeze))
     lowered = driver.lower_program(checked.typed)
-    frozen = driver.frozen_arrays(checked.typed, bound, arguments.names(options.freeze))
-    with driver.guard("bisect"):
-        found = bisect(lowered, bound, options.passes, Options(sizes=bound.sizes, frozen=frozen))
+    with driver.guard("bisect"), context.terminal.progress("bisect") as progress:
+        found = bisect(lowered, data, options.passes, Options(frozen=frozen), progress)
     _report(context, found)
     return FAILED if found else OK
 
@@ -51,6 +55,8 @@ def _report(context: Context, found: Culprit | None) -> None:
         return
     difference = text(diff(found.before, found.after)) if found.after is not None else ""
     terminal.result(f"pass {found.pass_name}: {found.problem}")
+    if found.data:
+        terminal.result(f"on data of {found.data}")
     if found.step is not None:
         terminal.result(f"step {found.step} of {found.steps}: {found.description}")
     if difference:
@@ -61,4 +67,4 @@ def _report(context: Context, found: Culprit | None) -> None:
 def _record(found: Culprit, difference: str) -> dict[str, Any]:
     return {"kind": "bisect", "found": True, "pass": found.pass_name, "problem": found.problem,
             "invalid": found.invalid, "step": found.step, "steps": found.steps, "description": found.description,
-            "diff": difference}  # fmt: skip
+            "data": found.data, "diff": difference}  # fmt: skip
