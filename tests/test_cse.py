@@ -25,6 +25,7 @@ from loopfuse.printer import print_program
 from loopfuse.reader import parse_program
 from loopfuse.rewrite import Fresh, rename, walk, walk_program
 from loopfuse.sizes import Poly
+from loopfuse.verify import violations
 
 RANDOM = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -208,3 +209,33 @@ def test_anonymous_keys() -> None:
 
 def test_signed_zeros_differ() -> None:
     assert key(ONE.replace("2.0", "0.0")) != key(ONE.replace("2.0", "-0.0"))
+
+
+def test_an_output_that_equals_a_temporary_is_still_written() -> None:
+    """The nest of the output goes, that of the temporary writes it; it does not count as unread when a reader goes."""
+    program = parse_program("""program p(N)
+buf x: f32[N] in
+buf a: f32[N]
+buf b: f32[N] out
+buf c: f32[N]
+buf d: f32[N] out
+buf e: f32[N] out
+kernel k1
+  par i < N
+    a[i] = exp(x[i])
+kernel k2
+  par i < N
+    b[i] = exp(x[i])
+kernel k3
+  par i < N
+    c[i] = exp(a[i])
+kernel k4
+  par i < N
+    d[i] = exp(a[i])
+kernel k5
+  par i < N
+    e[i] = exp(c[i])
+""")
+    made = PASS.function(program, Options()).program
+    assert not list(violations(made))
+    assert {s.buffer for s in walk_program(made) if isinstance(s, Store)} == {"b", "d", "e"}

@@ -158,9 +158,10 @@ class _Merger:
         lost = {b for n in self.nests if id(n) in self.dropped or id(n) in self.copies for b in n.loads}
         for nest in reversed(self.nests):
             b = nest.target
-            if id(nest) in self.dropped or b is None or b not in lost or readers[b] or b in names.values():
+            kept = self.buffers.get(names.get(b or "", b or ""))  # what the nest writes once all names are replaced
+            if id(nest) in self.dropped or b is None or b not in lost or kept is None or readers[kept.id]:
                 continue
-            if self.buffers[b].role == "temp" and b not in self.named and self._eligible(nest):
+            if kept.role == "temp" and not {b, kept.id} & self.named and self._eligible(nest):
                 self.dropped.add(id(nest))
                 lost |= nest.loads
                 readers.subtract({names.get(c, c) for c in nest.loads if c != b})
