@@ -65,7 +65,8 @@ class Shell:
             item = array.item()
             lines = [str(item).lower() if isinstance(item, bool) else str(array[()])]
             return reply(lines, *commands.made_up(self.session, value.made, dict(value.sizes)))
-        lines = [f"{describe(summarize(array))}  ({duration(value.seconds)})"]
+        line, time = describe(summarize(array)), f"  ({duration(value.seconds)})"
+        lines = [line + time if len(line + time) <= self.width else line]
         if array.size <= SMALL:
             lines += show_values(array, True, min(self.width, 100)).split("\n")
         return reply(lines, *commands.made_up(self.session, value.made, dict(value.sizes)))
