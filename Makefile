@@ -25,14 +25,14 @@ test: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 # With the tests marked slow, and new random examples.
 test-all: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not gpu" --hypothesis-profile=explore
+	$(BIN)/python -m pytest -n auto -m "not gpu" --hypothesis-profile=explore
 
 test-gpu: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m gpu || test $$? -eq 5  # 5: no test is marked gpu
