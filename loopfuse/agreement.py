@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from loopfuse.ir import Loop, Program
 from loopfuse.passes import Options, Pass, Stage, run_passes, selection
 from loopfuse.passes.manager import run_pass
 from loopfuse.rewrite import walk_program
+from loopfuse.verify import violations
 
 # How repaired folds are run, and the tiles that tiled programs are run with.
 WAYS = (Online(1), Online(7), Online(64), Online(7, split=True))
@@ -165,6 +167,14 @@ class Jury:
         self.kinds = tuple(kind for _, kind in sat)
         self.results: tuple[Result, ...] = tuple(j.result for j in self.judges)
 
+    @cached_property
+    def proved(self) -> bool:
+        """Whether every access of the lowered program can be proved in range from the program alone.
+
+        Lowering may know more: a passed-on shape has conditions that are met by how it was made.
+        """
+        return next(violations(self.judges[0].program, ranges=True), None) is None
+
     def judge(self, stage: Stage, before: Sequence[Result]) -> tuple[Verdict, tuple[Result, ...]]:
         """The verdict on a stage, with the first problem, and its results on each set; `before` are those of the stage
         before it."""
@@ -265,7 +275,7 @@ def attempt(p: Pass, program: Program, options: Options, jury: Jury, before: tup
     """Run one pass, verify and judge it; the row and the results."""
     try:
         with uncollected():
-            stage = run_pass(p, program, options, ranges=ranges)
+            stage = run_pass(p, program, options, ranges=ranges and jury.proved)
     except UserError:
         raise
     except CompilerError as why:

@@ -111,6 +111,9 @@ def quotient_facts(state: State, quot: Quot) -> Derived:
         sign = proves_fast(state, quot.num)
         if sign is not None:
             facts += [Fact(q, why | sign), Fact(quot.num - q, why | sign)]
+        less = proves_fast(state, quot.den - 1 - quot.num)
+        if less is not None:
+            facts.append(Fact(-q, why | less))
     return Derived(tuple(facts))
 
 
