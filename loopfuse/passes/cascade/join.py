@@ -269,13 +269,13 @@ class Joiner:
                 kept += lets
                 if any(not isinstance(s, Let) for s in inner):
                     kept.append(replace(stmt, body=tuple(inner)))
-            elif not stmt.absorb:
-                (late if side(stmt.value) & RESULT else kept).append(stmt)
             elif stmt.buffer in accs:
                 found = self._absorb(stmt, accs, made, rewriter)
                 kept += [*found.lets, *found.absorbs]
             elif not side(stmt.value) & RESULT:
                 kept.append(stmt)
+            elif _lasting(stmt, inside):
+                late.append(stmt)
         if not inside:
             return kept, []
         bound = set(binders(inside[-1])) | {n for s in kept if not isinstance(s, Let) for n in binders(s)}
@@ -305,14 +305,21 @@ class Joiner:
         return found
 
     def _late(self, b: Loop, late: list[Store], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """The loop of the stores that depend on results: the later fold without its accumulators."""
+        """The loop of the stores that depend on results, and of absorptions into accumulators around: the later fold
+        without its own."""
         if not late:
             return ()
-        places = [id(s) for s in walk(body) if isinstance(s, Store) and not s.absorb]
-        stores = [s for s in walk(b.body) if isinstance(s, Store) and not s.absorb]
+        own = {acc.id for s in walk((b,)) if isinstance(s, Loop) for acc in s.accs}
+        places = [id(s) for s in walk(body) if isinstance(s, Store) and s.buffer not in own]
+        stores = [s for s in walk(b.body) if isinstance(s, Store) and s.buffer not in own]
         inner = _only(b.body, {id(stores[places.index(id(s))]) for s in late})
         names = {n: self.env.fresh(n) for n in dict.fromkeys(n for s in walk(inner) for n in binders(s))}
         return (replace(b, accs=(), body=rename(inner, names)),)
+
+
+def _lasting(store: Store, inside: tuple[Loop, ...]) -> bool:
+    """Whether a store outlasts the fold's iteration: one to a buffer, or into an accumulator of a loop around the fold."""
+    return not any(acc.id == store.buffer for loop in inside for acc in loop.accs)
 
 
 class _Stop(Exception):

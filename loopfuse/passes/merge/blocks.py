@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from loopfuse.ir import Affine, Const, Dim, Expr, Let, Load, Loop, Order, Ref, Stmt, Store
 from loopfuse.passes.merge.accesses import Scope
+from loopfuse.passes.merge.align import aligned
 from loopfuse.passes.merge.pairs import Pairing, pairing
 from loopfuse.rewrite import map_expr, rename, walk
 from loopfuse.sizes import ONE, ZERO, Poly
@@ -81,6 +82,7 @@ def join_loops(first: Loop, second: Loop, scope: Scope) -> Loop | None:
     used, _ = scope.names(second)
     if any(a.id in used.all for a in first.accs):
         return None  # a fold's value is complete only after its loop
+    first, second = aligned(first, second, scope)
     pairs = _in_order(first, second, pairing(first, second, scope))
     if not pairs or not _orders_whole(first, second, pairs):
         return None

@@ -193,3 +193,34 @@ def test_the_pivot_is_the_first_element_once() -> None:
     text = print_program(cascaded(VARIANCE)[1].program)
     assert text.count("x[i, 0]") == 1
     assert "n.1 <- 1i64" in text
+
+
+def test_what_an_outer_fold_absorbs_is_not_lost() -> None:
+    """A check over all rows inside the rows' kernel: it depends on the sum, and so waits for it in a loop of its own."""
+    program = """program rows(B, N)
+require {N} > {0}
+buf x: f64[B, N] in
+buf all: bool out
+buf most: f64 out
+kernel k1
+  fold b < B
+    acc held: bool all
+    acc top: f64 max
+    fold j < N
+      acc m: f64 max
+      m <- x[b, j]
+    fold j.1 < N
+      acc l: f64 sum
+      l <- exp(x[b, j.1] - m)
+    fold j.2 < N
+      acc s: f64 sum
+      p = exp(x[b, j.2] - m) / l
+      held <- p > 2.0f64
+      top <- p
+      s <- p
+  all[] = held
+  most[] = top
+"""
+    before, outcome = cascaded(program)
+    assert repaired(outcome.program) == 2
+    same(before, outcome.program, {"x": np.random.default_rng(0).standard_normal((3, 5))}, {"B": 3, "N": 5})
