@@ -202,3 +202,19 @@ def test_a_clipped_read_of_a_shifted_producer_is_refused() -> None:
                             "kernel k1\n  par i < N\n    a[i] = x[i + 1]\n"
                             "kernel k2\n  par i < N\n    y[i] = a[i - 1 ~edge]\n")  # fmt: skip
     assert isinstance(inline(*program.kernels, environment(program), frozenset()), Cause)
+
+
+def test_an_axis_gone_over_in_parts_meets_the_whole() -> None:
+    """A product of M columns whose reader sees heads of D: the column is split as the reader has it."""
+    head = """program p(B, H, D)
+buf x: f32[B, H*D] in
+buf a: f32[B, H*D]
+buf y: f32[H, B, D] out
+"""
+    made, _ = pair("  par i < B, n < H*D\n    a[i, n] = exp(x[i, n])",
+                   "  par h < H, b < B, d < D\n    y[h, b, d] = a[b, h*D + d] * 2.0f32", head)  # fmt: skip
+    assert len(loops(made)) == 1 and len(loops(made)[0].split(",")) == 3
+    made, _ = pair("  par i < B, h < H, d < D\n    a[i, h*D + d] = exp(x[i, h*D + d])",
+                   "  par b < B, n < H*D\n    y[0, b, n] = a[b, n] * 2.0f32",
+                   head.replace("[H, B, D]", "[1, B, H*D]"))  # fmt: skip
+    assert len(loops(made)) == 1 and len(loops(made)[0].split(",")) == 3

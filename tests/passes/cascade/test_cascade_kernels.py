@@ -196,15 +196,15 @@ def test_the_pivot_is_the_first_element_once() -> None:
 
 
 def test_what_an_outer_fold_absorbs_is_not_lost() -> None:
-    """A check over all rows inside the rows' kernel: it depends on the sum, and so waits for it in a loop of its own."""
+    """The least of all weights, inside the rows' kernel: it depends on the sum, and so waits for it in a loop of its own."""
     program = """program rows(B, N)
 require {N} > {0}
 buf x: f64[B, N] in
-buf all: bool out
+buf least: f64 out
 buf most: f64 out
 kernel k1
   fold b < B
-    acc held: bool all
+    acc low: f64 min
     acc top: f64 max
     fold j < N
       acc m: f64 max
@@ -215,10 +215,10 @@ kernel k1
     fold j.2 < N
       acc s: f64 sum
       p = exp(x[b, j.2] - m) / l
-      held <- p > 2.0f64
+      low <- p
       top <- p
       s <- p
-  all[] = held
+  least[] = low
   most[] = top
 """
     before, outcome = cascaded(program)
