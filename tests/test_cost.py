@@ -52,6 +52,14 @@ def test_parts_that_do_not_overlap_add_up() -> None:
     assert found.loads["wh"] == 4 * 16 * 3 * 16
 
 
+@pytest.mark.parametrize("exponent", ["nan:f32", "inf:f32", "0.3f32", "5.0f32"])
+def test_a_power_that_is_not_multiplied_out_is_a_function(exponent: str) -> None:
+    made = parse_program(f"program p(N)\nbuf x: f32[N] in\nbuf y: f32[N] out\nkernel k1\n  par i < N\n"
+                         f"    y[i] = x[i] ** {exponent}\n")  # fmt: skip
+    env = environment(made, sizes={"N": 10})
+    assert counts(made.kernels[0], env.buffers, env).work.special > 0
+
+
 def test_a_triangle_counts_half() -> None:
     made = parse_program("""program tri(N)
 buf x: f32[N, N] in

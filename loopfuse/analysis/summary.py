@@ -119,7 +119,7 @@ def _power(node: Op) -> Work | None:
     if node.op != POWER or not isinstance(exponent, Const):
         return None
     value = float(from_bits(exponent.bits, exponent.dtype))
-    if 2 * value != round(2 * value) or abs(value) > 4:
+    if not abs(value) <= 4 or 2 * value != round(2 * value):
         return None
     times = (
         Work(flops=max(1, ceil(abs(value)))) if exponent.dtype.bits <= 32 else Work(doubles=max(1, ceil(abs(value))))
