@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from loopfuse.analysis.sketch import Level, sketch
 from loopfuse.ir import Kernel, Let, Loop, Stmt
+from loopfuse.rewrite import free_names
 from loopfuse.schedule.base import Ask, refuse
 from loopfuse.schedule.plan import Cost, Plan, Refusal, Role
 from loopfuse.schedule.refusals import span_of
@@ -17,23 +18,61 @@ Answer = Callable[[Ask], Plan | Refusal]
 
 def accept(ask: Ask, inner: Answer) -> Plan | Refusal:
     """A plan with launches at each step, or why not; `inner` is what takes one step's nests."""
+    spread = _inside_out(ask.kernel)
+    if spread is not None:
+        ask = replace(ask, kernel=spread, sketch=sketch(spread, ask.buffers, ask.env))
     tops = ask.sketch.root.children
     seqs = [level for level in tops if level.kind == "seq"]
     if not seqs:
         return refuse(NAME, 0, "shape", f"{ask.title}: nothing follows in order", ask)
-    if len(tops) > 1 or any(level.kind == "seq" for level in seqs[0].below()):
+    if (len(tops) > 1 and spread is None) or len(seqs) > 1 or any(level.kind == "seq" for level in seqs[0].below()):
         return refuse(
             NAME, 1, "recurrence", f"{ask.title}: a recurrence and what stands beside it cannot share launches", ask,
             span=span_of(seqs[0]), lift="kernels of their own",
         )  # fmt: skip
     seq = seqs[0]
-    plans: list[Plan] = []
-    for nest in _nests(seq):
+    plans: list[tuple[Plan, int]] = []
+    beside = [((stmt,), 1) for stmt in ask.kernel.body if stmt is not seq.loop]
+    for nest, times in (*beside, *((nest, seq.size) for nest in _nests(seq))):
         found = inner(_alone(ask, seq, nest))
         if isinstance(found, Refusal):
             return replace(found, schedule=NAME, passed=2)
-        plans.append(found)
+        plans.append((found, times))
     return _plan(ask, seq, plans)
+
+
+def _inside_out(kernel: Kernel) -> Kernel | None:
+    """A parallel loop around a recurrence as a recurrence around parallel loops, where only arrays and pure values pass
+    between the statements of its body; None for any other kernel."""
+    around = kernel.body[0]
+    if len(kernel.body) != 1 or not isinstance(around, Loop) or around.order != "par" or around.accs or around.where:
+        return None
+    if sum(isinstance(s, Loop) and s.order == "seq" for s in around.body) != 1:
+        return None
+
+    def spread(body: tuple[Stmt, ...]) -> tuple[Stmt, ...] | None:
+        lets: list[Let] = []
+        made: list[Stmt] = []
+        passing: set[str] = set()
+        for stmt in body:
+            used = free_names((stmt,))
+            if passing & used.values:
+                return None
+            if isinstance(stmt, Let):
+                lets.append(stmt)
+                continue
+            if isinstance(stmt, Loop) and stmt.order == "seq":
+                inner = spread(stmt.body)
+                if inner is None or lets:
+                    return None
+                made.append(replace(stmt, body=inner))
+            else:
+                made.append(replace(around, body=(*lets, stmt)))
+            passing.update(acc.id for acc in (stmt.accs if isinstance(stmt, Loop) else ()))
+        return tuple(made)
+
+    body = spread(around.body)
+    return None if body is None else replace(kernel, body=body)
 
 
 def _nests(seq: Level) -> list[tuple[Stmt, ...]]:
@@ -60,30 +99,30 @@ def _alone(ask: Ask, seq: Level, body: tuple[Stmt, ...]) -> Ask:
     return Ask(kernel, kept, env, ask.live | frozenset(kept), sketch(kernel, kept, env))
 
 
-def _plan(ask: Ask, seq: Level, plans: list[Plan]) -> Plan:
-    trips, device = seq.size, ask.device
-    costs = [p.cost for p in plans]
+def _plan(ask: Ask, seq: Level, plans: list[tuple[Plan, int]]) -> Plan:
+    device = ask.device
+    costs = [(p.cost, times) for p, times in plans]
     reads = sum(ask.distinct(ask.loads).values())
     writes = sum(ask.distinct(ask.stores).values())
-    moved = sum(c.reads + c.writes + c.rereads for c in costs) * trips
-    launches = sum(launch.times for p in plans for launch in p.launches) * trips
-    seconds = sum(c.seconds for c in costs) * trips
+    moved = sum((c.reads + c.writes + c.rereads) * n for c, n in costs)
+    launches = sum(launch.times * n for p, n in plans for launch in p.launches)
+    each = [c for c, _ in costs]
     total = Cost(
-        seconds, reads, writes, max(0, moved - reads - writes), sum(c.flops for c in costs) * trips,
-        sum(c.matrix_flops for c in costs) * trips, sum(c.special for c in costs) * trips,
-        sum(c.memory for c in costs) * trips, sum(c.compute for c in costs) * trips, launches * device.graph_launch,
-        max(c.registers for c in costs), max(c.shared for c in costs), min(c.occupancy for c in costs),
-        min(c.in_flight for c in costs),
+        sum(c.seconds * n for c, n in costs), reads, writes, max(0, moved - reads - writes),
+        sum(c.flops * n for c, n in costs), sum(c.matrix_flops * n for c, n in costs), sum(c.special * n for c, n in costs),
+        sum(c.memory * n for c, n in costs), sum(c.compute * n for c, n in costs), launches * device.graph_launch,
+        max(c.registers for c in each), max(c.shared for c in each), min(c.occupancy for c in each),
+        min(c.in_flight for c in each),
     )  # fmt: skip
     roles: dict[str, Role] = dict.fromkeys(seq.trips, "serial")
     folds: dict[str, str] = {}
-    for p in plans:
+    for p, _ in plans:
         roles.update(p.roles)
         folds.update(p.folds)
-    main = tuple(replace(launch, times=launch.times * trips) for p in plans for launch in p.launches)
+    main = tuple(replace(launch, times=launch.times * n) for p, n in plans for launch in p.launches)
     return Plan(
-        NAME, roles, main, total, folds=folds, path=", ".join(dict.fromkeys(p.path for p in plans if p.path)),
-        tiles={"launches a step": launches // trips}, assumed=ask.assumed,
-        guards=tuple(dict.fromkeys(g for p in plans for g in p.guards)),
-        rounding=tuple(dict.fromkeys(r for p in plans for r in p.rounding)),
+        NAME, roles, main, total, folds=folds, path=", ".join(dict.fromkeys(p.path for p, _ in plans if p.path)),
+        tiles={"launches a step": sum(launch.times for p, n in plans if n > 1 for launch in p.launches)},
+        assumed=ask.assumed, guards=tuple(dict.fromkeys(g for p, _ in plans for g in p.guards)),
+        rounding=tuple(dict.fromkeys(r for p, _ in plans for r in p.rounding)),
     )  # fmt: skip
