@@ -39,6 +39,11 @@ CASES: dict[str, tuple[str, tuple[str, str], tuple[str, ...]]] = {
         ("a", "y"),
         ("[nofuse]", "`pragma nofuse(a, y)` keeps them apart", "4 | pragma nofuse(a, y)", "help: take it out"),
     ),
+    "a result that is needed everywhere": (
+        "input x: f32[N]\nlet total = sum(x)\noutput y[i] = x[i] / total\n",
+        ("total", "y"),
+        ("[reduction]", "`total` is complete only after the whole loop over `i`", "needs it at its first step"),
+    ),
     "a refused cascade": (
         "input x: f32[M, N]\nlet m[i] = max(x[i, j] for j)\nlet l[i] = sum(sin(x[i, j] - m[i]) for j)\n"
         "output m\noutput l\n",

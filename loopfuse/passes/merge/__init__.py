@@ -68,11 +68,28 @@ def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Caus
 def _obstacle(a: Kernel, b: Kernel, scope: Scope) -> Cause:
     """Why no top-level loops of the two kernels joined."""
     found: Cause | None = None
-    for first in a.body:
+    for place, first in enumerate(a.body):
         for second in b.body:
             if isinstance(first, Loop) and isinstance(second, Loop) and (found is None or found.code == "unrelated"):
-                found = _between(first, second, scope)
+                found = _awaited(first, a.body[place + 1 :], second, scope) or _between(first, second, scope)
     return found or Cause("unrelated", "the two have no loops to join")
+
+
+def _awaited(fold: Loop, after: Block, second: Loop, scope: Scope) -> Cause | None:
+    """Why a loop cannot join a fold whose result, stored behind it, it reads."""
+    results = {acc.id for acc in fold.accs}
+    stored = {name for s in after if results & scope.names(s)[0].all for name in scope.names(s)[1]}
+    read = sorted(stored & scope.names(second)[0].loads)
+    if not read:
+        return None
+    over = ", ".join(f"`{d.id}`" for d in fold.dims)
+    message = (
+        f"`{read[0]}` is complete only after the whole loop over {over}, and the other loop needs it at its first step"
+    )
+    spans = tuple(s for s in (fold.span, second.span) if s)
+    return Cause(
+        "reduction", message, lift="a loop around both of them, along an axis that is not reduced", spans=spans
+    )
 
 
 def _between(first: Loop, second: Loop, scope: Scope, blocker: Stmt | None = None) -> Cause:
@@ -100,8 +117,9 @@ def _between(first: Loop, second: Loop, scope: Scope, blocker: Stmt | None = Non
     if any(a.id in scope.names(second)[0].all for a in first.accs):
         return Cause("reduction", "a reduction is complete only after its loop, and the other loop needs it in every step",
                      lift="a loop around both of them, along an axis that is not reduced", spans=spans)  # fmt: skip
-    return Cause("order", f"a {first.order} loop and a {second.order} loop cannot be one, or their conditions or the order "
-                 "in which they reduce differ", spans=spans)  # fmt: skip
+    a, b = ("reduction" if loop.accs else "parallel loop" for loop in (first, second))
+    return Cause("order", f"a {a} and a {b} cannot be one loop here: what they need of each other, their conditions or the "
+                 "order in which they reduce do not fit", spans=spans)  # fmt: skip
 
 
 def _apart(a: Kernel, b: Kernel, scope: Scope) -> Kernel:
