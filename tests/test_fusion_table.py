@@ -70,7 +70,7 @@ def holds(relation: list[str], value: int) -> bool:
     return value <= int(limit) if operator == "<=" else value == int(limit)
 
 
-@pytest.mark.parametrize(("path", "dims"), cases())
+@pytest.mark.parametrize(("path", "dims"), list(cases()))
 def test_pattern(path: Path, dims: str) -> None:
     made = compiled(path, dims)
     program, found = made.program, plans(made)
