@@ -111,6 +111,7 @@ def names_in(sub: Expr) -> frozenset[str]:
 
 
 def chain(frame: Frame | None) -> list[Frame]:
+    """The loops around a place, outermost first; none where it has no frame."""
     return frame.chain() if frame is not None else []
 
 
