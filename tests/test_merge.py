@@ -186,6 +186,15 @@ def test_a_fill_stays_outside_of_what_is_inlined() -> None:
     assert "~constant" not in text and "exp(x[i - 1]) if" in text and "else 0.0f32" in text
 
 
+@pytest.mark.parametrize(("mode", "made"), [("~constant 7.0f32", "else 7.0f32"), ("~edge", "= x[i]"), ("~checked", "")])
+def test_an_axis_of_one_element_keeps_its_mode(mode: str, made: str) -> None:
+    program = parse_program("program p(N)\nbuf x: f32[N] in\nbuf a: f32[N, 1]\nbuf y: f32[N] out\n"
+                            "kernel k1\n  par i < N\n    a[i, 0] = x[i]\n"
+                            f"kernel k2\n  par i < N\n    y[i] = a[i, i {mode}]\n")  # fmt: skip
+    found = inline(*program.kernels, environment(program), frozenset())
+    assert made in print_kernel(found.kernel) if isinstance(found, Merged) else not made
+
+
 def test_reader_and_producer_may_swap_the_names_of_their_indices() -> None:
     """Under a fill the definition goes in as a tree, lets and all: each index is replaced once."""
     program = parse_program("program p(M, N)\nbuf x: f32[M, N] in\nbuf a: f32[M, N]\nbuf y: f32[N, M] out\n"

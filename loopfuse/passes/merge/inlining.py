@@ -124,13 +124,17 @@ class _Inliner:
         for axis, name in enumerate(made.axes):
             poly = self.scope.poly(load.subs[axis])
             mode = load.modes[axis]
-            if not name:
+            if mode is not None and mode.kind == "checked":
+                self._refuse(load, "through a check of its range, which must be reported")
+                return load
+            if not name and (mode is None or mode.kind != "constant"):
                 continue
             if poly is None:
                 poly = self._named(load, axis, lets)
             if poly is None:
                 return load
-            indices[name] = poly
+            if name:
+                indices[name] = poly
             if mode is not None and mode.kind == "constant":
                 inside += _bounds(poly, self.scope.env.buffers[load.buffer].shape[axis])
             elif mode is not None:
