@@ -18,7 +18,7 @@ from loopfuse.backends import reference
 from loopfuse.backends.reference import Bounded, Online, Result, agrees
 from loopfuse.bind import Bound, buffer_bytes
 from loopfuse.diag import CompilerError, UserError
-from loopfuse.draws import Draw
+from loopfuse.draws import Draw, told
 from loopfuse.driver import Lowered, optimise, plan_sizes, uncollected
 from loopfuse.generate import Array
 from loopfuse.ir import Loop, Program
@@ -184,16 +184,10 @@ class Jury:
             verdict, result = judge.judge(stage, old)
             found.append(result)
             if verdict.problem:
-                return replace(verdict, data=_told(judge.bound, kind)), (*found, *before[len(found) :])
+                return replace(verdict, data=told(Draw(judge.bound, kind))), (*found, *before[len(found) :])
             whole = Verdict("", max(whole.worst, verdict.worst), whole.undecided + verdict.undecided,
                             whole.elements + verdict.elements)  # fmt: skip
         return whole, tuple(found)
-
-
-def _told(bound: Bound, kind: str) -> str:
-    """A set of data in words: `N = 9, M = 9, with equal extents`."""
-    sizes = ", ".join(f"{name} = {value}" for name, value in bound.sizes.items())
-    return ", with ".join(part for part in (sizes, kind) if part)
 
 
 def differing(a: Array, b: Array) -> Array:
@@ -271,8 +265,8 @@ def overall(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "defaul
 
 
 def attempt(p: Pass, program: Program, options: Options, jury: Jury, before: tuple[Result, ...], *,
-            ranges: bool = True) -> tuple[Row, tuple[Result, ...]]:  # fmt: skip
-    """Run one pass, verify and judge it; the row and the results."""
+            ranges: bool = True, judged: bool = True) -> tuple[Row, tuple[Result, ...]]:  # fmt: skip
+    """Run one pass, verify it and (if `judged`) judge it; the row and the results."""
     try:
         with uncollected():
             stage = run_pass(p, program, options, ranges=ranges and jury.proved)
@@ -280,6 +274,8 @@ def attempt(p: Pass, program: Program, options: Options, jury: Jury, before: tup
         raise
     except CompilerError as why:
         return Row(p.name, None, Verdict(why.message)), before
+    if not judged:
+        return Row(p.name, stage, Verdict()), before
     verdict, results = jury.judge(stage, before)
     return Row(p.name, stage, verdict), results
 

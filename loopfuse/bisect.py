@@ -77,17 +77,23 @@ class _Trial:
 
 @dataclass
 class _Search:
-    """The search for a step of one pass on one program; `results` are that program's results."""
+    """The search for a step of one pass on one program; `results` are that program's results.
+
+    Where the whole pass breaks the program, the step that does so is looked for; results do not count then, and the
+    program that a part of the pass leaves need not be one that can be run in reasonable time.
+    """
 
     p: Pass
     program: Program
     options: Options
     jury: Jury
     results: tuple[Result, ...]
+    judged: bool = True
 
     def culprit(self) -> Culprit:
         """The step that breaks the program, which the whole pass does."""
         whole = self._try(None)
+        self.judged = not whole.invalid
         by_steps = bool(whole.log)
         total = len(whole.log) if by_steps else self._decisions()
         right, wrong = 0, total
@@ -109,13 +115,13 @@ class _Search:
 
     def _try(self, most: int | None, by_steps: bool = True) -> _Trial:
         options = self._limited(most, by_steps)
-        row, _ = attempt(self.p, self.program, options, self.jury, self.results)
+        row, _ = attempt(self.p, self.program, options, self.jury, self.results, judged=self.judged)
         log = options.steps[self.p.name].log if self.p.name in options.steps else []
         return _Trial(row.verdict.problem, row.verdict.data, row.stage is None, log)
 
     def _decisions(self) -> int:
         """How many decisions the pass takes, where it does not count steps."""
-        row, _ = attempt(self.p, self.program, self.options, self.jury, self.results)
+        row, _ = attempt(self.p, self.program, self.options, self.jury, self.results, judged=False)
         taken = [d for d in (row.stage.decisions if row.stage else ()) if d.verdict in ("fused", "forced")]
         return len(taken)
 

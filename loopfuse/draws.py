@@ -80,16 +80,16 @@ def _sized(typed: TypedProgram, given: Given, free: Sequence[str], extents: Sequ
 
 
 def _values(typed: TypedProgram, given: Given, base: Bound, turn: int, makers: Sequence[Maker]) -> list[Draw]:
-    """The base with other values in what was made up."""
+    """The base with other values in what was made up; `turn` and an input's place say what its first row is."""
     made = [i for i in typed.inputs if i.name not in given.inputs and base.inputs[i.buffer].size]
     dtypes = {b.id: b.dtype for b in typed.buffers}
     found: list[Draw] = []
     for maker in makers:
         arrays = dict(base.inputs)
-        for entry in made:
+        for number, entry in enumerate(made):
             old = arrays[entry.buffer]
             stream = Request(entry.name, old.shape, dtypes[entry.buffer], seed=given.seed + 1).stream()
-            arrays[entry.buffer] = maker(old, stream, turn)
+            arrays[entry.buffer] = maker(old, stream, turn + 3 * number)
         arrays = _allowed(typed, base, arrays)
         if any(arrays[i.buffer] is not base.inputs[i.buffer] for i in made):
             found.append(Draw(Bound(base.sizes, arrays), KINDS[maker]))
@@ -157,6 +157,12 @@ def _is_float(array: Array) -> bool:
 
 
 KINDS: dict[Maker, str] = {_mild: "small numbers, ties, zeros of both signs", _special: "infinities and NaN"}
+
+
+def told(draw: Draw) -> str:
+    """A set of data in words: `N = 9, M = 9, with equal extents`."""
+    sizes = ", ".join(f"{name} = {value}" for name, value in draw.bound.sizes.items())
+    return ", with ".join(part for part in (sizes, draw.kind) if part)
 
 
 def sizes_of(data: Sequence[Draw]) -> tuple[Mapping[str, int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from loopfuse import driver
@@ -10,6 +11,7 @@ from loopfuse.bisect import Culprit, bisect
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import FAILED, OK, Context
 from loopfuse.cli.scripts import read_existing, read_script
+from loopfuse.draws import Draw, told
 from loopfuse.passes import Options, selection
 from loopfuse.views.diff import diff, text
 
@@ -43,18 +45,21 @@ def main(argv: list[str], context: Context) -> int:
     lowered = driver.lower_program(checked.typed)
     with driver.guard("bisect"), context.terminal.progress("bisect") as progress:
         found = bisect(lowered, data, options.passes, Options(frozen=frozen), progress)
-    _report(context, found)
+    _report(context, found, options.script, data)
     return FAILED if found else OK
 
 
-def _report(context: Context, found: Culprit | None) -> None:
+def _report(context: Context, found: Culprit | None, script: str, data: Sequence[Draw]) -> None:
     terminal = context.terminal
     if found is None:
-        terminal.result("every pass keeps the results")
-        terminal.record({"kind": "bisect", "found": False})
+        tried = "the data given" if len(data) == 1 else f"{len(data)} sets of data"
+        terminal.result(f"{script}: every pass keeps the results, on {tried}")
+        for draw in data if len(data) > 1 else ():
+            terminal.note(f"  {told(draw)}")
+        terminal.record({"kind": "bisect", "found": False, "data": [told(draw) for draw in data]})
         return
     difference = text(diff(found.before, found.after)) if found.after is not None else ""
-    terminal.result(f"pass {found.pass_name}: {found.problem}")
+    terminal.result(f"{script}: pass {found.pass_name}: {found.problem}")
     if found.data:
         terminal.result(f"on data of {found.data}")
     if found.step is not None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from loopfuse import driver
 from loopfuse.agreement import Row, every_pass
-from loopfuse.bind import Bound, Given
+from loopfuse.bind import Given
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import FAILED, OK, USER, Context
 from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.diag import UserError
+from loopfuse.draws import Draw
 from loopfuse.frontend.typed import TypedProgram
-from loopfuse.passes import Options
+from loopfuse.passes import Options, selection
 from loopfuse.views.tables import duration, table
 
 ABOUT = """Report every error of the scripts. Unless --static, also run them and evaluate their `check` statements: on
 the inputs given (as for `loopfuse run`), else on those named by `from`, else on made-up data and small sizes that
 keep to the domains and requirements. Exit code 3 when a check fails. With --every-pass the loop IR is also run after
 each pass, and the first pass whose results differ is named (code 3): bit for bit where nothing rounds, else within the
-derived bound; what is decided by a rounding error is counted as undecided."""
+derived bound; what is decided by a rounding error is counted as undecided. Made-up data is then also tried with ties,
+with infinities and NaN, at equal extents and at extents of 1."""
 
 
 def main(argv: list[str], context: Context) -> int:
@@ -38,6 +41,7 @@ def main(argv: list[str], context: Context) -> int:
     assigned = arguments.split_pairs(parser, [w for w in options.words if "=" in w], "inputs")
     if assigned and options.static:
         parser.error("--static runs nothing, so it takes no data")
+    selection(options.passes)
     if options.every_pass and options.static:
         parser.error("--static runs nothing, so --every-pass cannot compare")
     return max(_check(parser, options, script, assigned, context) for script in scripts)
@@ -89,15 +93,18 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
     terminal.result(f"{script}: {'failed' if failed else 'ok'}, {held}")
     terminal.record({"kind": "check", "script": script, "ok": not failed, "static": False, "checks": count,
                      "failed": len(failed), "made_up": made})  # fmt: skip
-    agreed = not options.every_pass or _every_pass(script, lowered, bound, options.passes, chosen, context)
+    if not options.every_pass:
+        return FAILED if failed else OK
+    data, _ = driver.trial_data(typed, given, arguments.names(options.freeze))
+    agreed = _every_pass(script, lowered, data, options.passes, chosen, context)
     return FAILED if failed or not agreed else OK
 
 
-def _every_pass(script: str, lowered: driver.Lowered, bound: Bound, passes: str, chosen: Options,
+def _every_pass(script: str, lowered: driver.Lowered, data: Sequence[Draw], passes: str, chosen: Options,
                 context: Context) -> bool:  # fmt: skip
     """Compare the results after every pass; whether all agree."""
     with driver.guard("every-pass"):
-        rows = list(every_pass(lowered, bound, passes, chosen))
+        rows = list(every_pass(lowered, data, passes, chosen))
     header = ("pass", "changed", "agrees", "worst error", "undecided", "time")
     for line in table(header, [_line(row) for row in rows], right="   rrr"):
         context.terminal.result(line)
@@ -106,10 +113,13 @@ def _every_pass(script: str, lowered: driver.Lowered, bound: Bound, passes: str,
             "kind": "pass", "script": script, "pass": row.name, "agrees": row.agrees,
             "changed": row.stage is None or row.stage.changed, "rounds": row.stage is not None and row.stage.rounds,
             "worst": row.verdict.worst, "undecided": row.verdict.undecided, "problem": row.verdict.problem,
+            "data": row.verdict.data,
         })  # fmt: skip
     bad = next((row for row in rows if not row.agrees), None)
     if bad is not None:
         context.terminal.result(f"{script}: {bad.name} is the first pass whose results differ: {bad.verdict.problem}")
+        if bad.verdict.data:
+            context.terminal.result(f"on data of {bad.verdict.data}")
     return bad is None
 
 

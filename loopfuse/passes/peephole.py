@@ -22,7 +22,7 @@ from loopfuse.passes.laws import LAWS
 from loopfuse.passes.patterns import lazy, reads, same
 from loopfuse.passes.redundant import Redundant
 from loopfuse.passes.rulefile import Spec, load_rules
-from loopfuse.passes.simplify import MOST_STEPS, counted, remarks_of, shown
+from loopfuse.passes.simplify import counted, limit_for, remarks_of, shown
 from loopfuse.passes.simplify import specs as simplifications
 from loopfuse.rewrite import Fresh, Mapper, map_expr, subexprs
 from loopfuse.rules import Rewriter, Rules
@@ -43,7 +43,7 @@ def peephole(program: Program, options: Options) -> Outcome:
     rules = counted(LAWS + Rules(s.rule() for s in (*simplifications(), *mine)), counter)
     facts = size_facts(layout(replace(program, buffers=program.buffers, kernels=())))
     remarks: list[Remark] = []
-    mapper = _Values(Rewriter(rules, MOST_STEPS))
+    mapper = _Values(Rewriter(rules, limit_for(program)))
     while True:
         before = program
         redundant = Redundant(program, facts, counter)

@@ -23,12 +23,13 @@ from loopfuse.passes.laws import LAWS
 from loopfuse.passes.rulefile import Spec, load_rules
 from loopfuse.printer import print_expr, print_program
 from loopfuse.prove import Facts
-from loopfuse.rewrite import Mapper, children, walk_program
+from loopfuse.rewrite import Mapper, children, exprs, subexprs, walk_program
 from loopfuse.rules import Fired, Rewriter, Rule, Rules
 from loopfuse.sizes import Poly
 
 SHOWN = 60  # characters of an expression in a description
-MOST_ROUNDS, MOST_STEPS = 100, 1_000_000
+MOST_ROUNDS = 100
+LEAST_LIMIT, MOST_FOR_NODE = 400, 25  # applications of rules: more than that, for each node, never come to an end
 
 
 @cache
@@ -42,7 +43,7 @@ def simplify(program: Program, options: Options) -> Outcome:
     counter = steps(options, "simplify")
     rules = counted(LAWS + Rules(spec.rule() for spec in specs()) + Rules([affine_rule(program)]), counter)
     remarks: list[Remark] = []
-    rewriter = Rewriter(rules, MOST_STEPS)  # remembers what is simple already
+    rewriter = Rewriter(rules, limit_for(program))  # remembers what is simple already
     lets = 0
     for _ in range(MOST_ROUNDS):
         before = program
@@ -61,6 +62,11 @@ def simplify(program: Program, options: Options) -> Outcome:
 
 
 PASS = Pass("simplify", "Algebra that keeps every bit, and no detours over copies.", simplify)
+
+
+def limit_for(program: Program) -> int:
+    """How many applications of rules are too many."""
+    return LEAST_LIMIT + MOST_FOR_NODE * sum(len(list(subexprs(*exprs(s)))) for s in walk_program(program))
 
 
 # -- rules in a pass --------------------------------------------------------------------------------------------------
