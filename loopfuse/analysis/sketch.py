@@ -246,6 +246,7 @@ class _Walk:
         self.made = made
         self.position = 0
         self.until: dict[str, Level] = {}
+        self.lasts: dict[str, int] = {}  # the last value of each index
         self.seen: set[tuple[object, ...]] = set()
         self.counted: dict[tuple[frozenset[str], int], int] = {}
 
@@ -285,7 +286,9 @@ class _Walk:
             trips = max(1, -(-(hi - lo) // step))
             level.trips[dim.id] = level.extents[dim.id] = trips
             level.lows[dim.id] = lo
-            made.numbers[dim.id] = lo + (trips - 1) // 2 * step  # a step that is taken: a tile that is not cut
+            middle = trips // 2 if step == 1 else (trips - 1) // 2 * step  # of tiles one that is not cut
+            made.numbers[dim.id] = lo + middle
+            self.lasts[dim.id] = lo + (trips - 1) * step
             level.spans[dim.id] = self._span(dim, level, trips)
         level.times = parent.times * level.size
         parent.children.append(level)
@@ -308,7 +311,7 @@ class _Walk:
         least, most = Numbers(numbers), Numbers(numbers)
         for n in outer:
             least[n] = level.lows[n]
-            most[n] = level.lows[n] + 2 * (numbers[n] - level.lows[n]) - 1
+            most[n] = self.lasts[n]
         lo = max(int(p.value(least)) for p in dim.lo)
         hi = min(int(p.value(most)) for p in dim.hi)
         return max(trips, hi - lo)
