@@ -76,6 +76,9 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if was:
+            if not gc.get_freeze_count():  # all that is alive counts as old at once, so that none of it is walked now
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

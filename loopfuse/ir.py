@@ -34,7 +34,7 @@ A `Span` on each node says where in the source it comes from; it takes no part i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from loopfuse.diag import Span
 from loopfuse.dtypes import I64, DType
@@ -136,8 +136,15 @@ Expr = Const | Affine | Ref | Load | Op | Select
 # -- statements -------------------------------------------------------------------------------------------------------
 
 
+class Kept:
+    """Room in a statement for what was found of it (`rewrite.own`), which lives as long as it; no part of its value."""
+
+    __slots__ = ("kept",)
+    kept: Any
+
+
 @dataclass(frozen=True, slots=True)
-class Let:
+class Let(Kept):
     """A name for a value, in the rest of its block; an integer let may occur in an Affine."""
 
     id: str
@@ -146,7 +153,7 @@ class Let:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(Kept):
     """A write of one element, or with `absorb` the absorption of a value into an accumulator of an enclosing loop.
 
     `at` is the position, only for argmax and argmin. A mode is None or `checked` (outside: dropped, and a fault).
@@ -189,7 +196,7 @@ class Acc:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Kept):
     """A loop over one or several dims, a fold where it has accumulators."""
 
     dims: tuple[Dim, ...]

@@ -121,7 +121,42 @@ def subexprs(*roots: Expr) -> Iterator[Expr]:
 def nodes(program: Program) -> Iterator[Expr]:
     """Every expression node of every statement, each object once a statement."""
     for stmt in walk_program(program):
-        yield from subexprs(*exprs(stmt))
+        yield from own(stmt).nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a piece of a program mentions: values (lets, scalar accumulators, and the names in polynomials), the arrays
+    that it loads from, and the arrays and accumulators that it stores or absorbs into."""
+
+    values: frozenset[str] = frozenset()
+    loads: frozenset[str] = frozenset()
+    stores: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> frozenset[str]:
+        """All of them."""
+        return self.values | self.loads | self.stores
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What stands in a statement itself: the nodes of its `exprs`, operands first, their names, and the loads."""
+
+    nodes: tuple[Expr, ...]
+    names: Names
+    loads: tuple[Load, ...]
+
+
+def own(stmt: Stmt) -> Own:
+    """What stands in a statement itself, found once: passes look at the same statements again and again."""
+    try:
+        found: Own = stmt.kept
+    except AttributeError:
+        nodes = tuple(subexprs(*exprs(stmt)))
+        found = Own(nodes, node_names(nodes), tuple(n for n in nodes if isinstance(n, Load)))
+        object.__setattr__(stmt, "kept", found)
+    return found
 
 
 def is_const(expr: Expr) -> bool:
@@ -299,26 +334,16 @@ def _block(old: tuple[Stmt, ...], made: list[Stmt]) -> tuple[Stmt, ...]:
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What a piece of a program mentions: values (lets, scalar accumulators, and the names in polynomials), the arrays
-    that it loads from, and the arrays and accumulators that it stores or absorbs into."""
-
-    values: frozenset[str] = frozenset()
-    loads: frozenset[str] = frozenset()
-    stores: frozenset[str] = frozenset()
-
-    @property
-    def all(self) -> frozenset[str]:
-        """All of them."""
-        return self.values | self.loads | self.stores
-
-
 def expr_names(*roots: Expr) -> Names:
     """The names in expressions."""
+    return node_names(subexprs(*roots))
+
+
+def node_names(nodes: Iterable[Expr]) -> Names:
+    """The names in nodes themselves, their operands left out."""
     values: set[str] = set()
     loads: set[str] = set()
-    for node in subexprs(*roots):
+    for node in nodes:
         if isinstance(node, Affine):
             values |= node.poly.names
         elif isinstance(node, Ref):
@@ -362,7 +387,7 @@ def free_names(body: Iterable[Stmt]) -> Names:
             bound.update(d.id for d in stmt.dims)
             lasting.update(a.id for a in stmt.accs)
             stack.append((stmt, iter(stmt.body)))
-        found = expr_names(*exprs(stmt))
+        found = own(stmt).names
         repair = _repair_names(stmt) if isinstance(stmt, Loop) else frozenset()
         use(found.values - repair, values)
         use(found.loads, loads)

@@ -10,7 +10,7 @@ from loopfuse.passes.base import Options, Outcome, Pass, Remark, Steps, steps
 from loopfuse.passes.patterns import faults
 from loopfuse.passes.sharing import share
 from loopfuse.passes.simplify import propagate
-from loopfuse.rewrite import Mapper, expr_names, exprs, walk_program
+from loopfuse.rewrite import Mapper, exprs, own, walk_program
 
 __all__ = ["PASS", "bodies"]
 
@@ -46,7 +46,7 @@ def _without_dead_stores(program: Program, limit: Steps, remarks: list[Remark]) 
     read: set[str] = set()
     checked: set[str] = set()
     for stmt in walk_program(program):
-        read |= expr_names(*exprs(stmt)).loads
+        read |= own(stmt).names.loads
         if isinstance(stmt, Store) and (any(stmt.modes) or any(map(faults, exprs(stmt)))):
             checked.add(stmt.buffer)
     dead = {

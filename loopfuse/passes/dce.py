@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from loopfuse.ir import Acc, Buffer, Kernel, Let, Load, Loop, Program, Stmt, Store
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, steps
-from loopfuse.rewrite import expr_names, exprs, polys, subexprs
+from loopfuse.rewrite import expr_names, exprs, own, polys
 
 
 def dce(program: Program, options: Options) -> Outcome:
@@ -116,7 +116,7 @@ def _repair_needs(acc: Acc) -> set[str]:
 def _may_fault(stmt: Stmt) -> bool:
     """Whether an access of the statement itself reports a fault where it goes outside."""
     modes = list(stmt.modes) if isinstance(stmt, Store) else []
-    for node in subexprs(*exprs(stmt)):
+    for node in own(stmt).nodes:
         if isinstance(node, Load):
             modes += node.modes
     return any(m is not None and m.kind == "checked" for m in modes)

@@ -19,7 +19,7 @@ from loopfuse.ops import MONOIDS, NOWHERE, OPS
 from loopfuse.passes.base import Steps
 from loopfuse.passes.patterns import faults
 from loopfuse.printer import print_expr
-from loopfuse.rewrite import Mapper, exprs, is_const, subexprs, walk, walk_program
+from loopfuse.rewrite import Mapper, is_const, own, walk, walk_program
 from loopfuse.sizes import ZERO, Poly
 
 
@@ -246,5 +246,5 @@ def _loads_of(body: tuple[Stmt, ...]) -> Counter[str]:
     """How many statements load from each array."""
     found: Counter[str] = Counter()
     for stmt in walk(body):
-        found.update({n.buffer for n in subexprs(*exprs(stmt)) if isinstance(n, Load)})
+        found.update(own(stmt).names.loads)
     return found

@@ -22,7 +22,7 @@ from loopfuse.diag import Span
 from loopfuse.ir import Affine, Buffer, Dim, Kernel, Load, Loop, Mode, Op, Program, Stmt, Store
 from loopfuse.ops import OPS
 from loopfuse.passes.base import Remark, Steps
-from loopfuse.rewrite import Fresh, Mapper, expr_names, exprs, subexprs, walk
+from loopfuse.rewrite import Fresh, Mapper, own, walk
 from loopfuse.sizes import ZERO, Poly
 
 DEAR = 4
@@ -219,7 +219,7 @@ def _apart(nest: Nest) -> Nest:
 
 def _nest(body: tuple[Stmt, ...], kernel: Kernel, around: tuple[Loop, ...]) -> Nest:
     stores = set(_stores(body))
-    loads = frozenset().union(*(expr_names(*exprs(s)).loads for s in walk(body)))
+    loads = frozenset().union(*(own(s).names.loads for s in walk(body)))
     target = min(stores) if len(stores) == 1 else None
     return Nest(body, kernel, around, target, loads, body[-1].span if body else kernel.span)
 
@@ -232,7 +232,7 @@ def _modes(body: tuple[Stmt, ...]) -> Iterator[tuple[Mode | None, ...]]:
     for stmt in walk(body):
         if isinstance(stmt, Store):
             yield stmt.modes
-        yield from (node.modes for node in subexprs(*exprs(stmt)) if isinstance(node, Load))
+        yield from (node.modes for node in own(stmt).nodes if isinstance(node, Load))
 
 
 def _checked(modes: tuple[Mode | None, ...]) -> bool:
@@ -247,7 +247,7 @@ def _dear(body: tuple[Stmt, ...]) -> bool:
     """Whether computing again costs more than a load."""
     if _folds(body):
         return True
-    rows = [OPS[n.op] for s in walk(body) for n in subexprs(*exprs(s)) if isinstance(n, Op)]
+    rows = [OPS[n.op] for s in walk(body) for n in own(s).nodes if isinstance(n, Op)]
     return any(row.special for row in rows) or sum(row.flops for row in rows) >= DEAR
 
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from loopfuse.ir import Acc, Affine, Expr, Kernel, Let, Load, Loop, Ref, Stmt, Store
-from loopfuse.rewrite import exprs, polys, subexprs
+from loopfuse.ir import Acc, Kernel, Let, Loop, Ref, Stmt, Store
+from loopfuse.rewrite import expr_names, own, subexprs
 
 
 def sweep(kernel: Kernel, kept: Callable[[str], bool]) -> Kernel:
@@ -38,7 +38,7 @@ def arrays(kernel: Kernel) -> tuple[set[str], set[str]]:
             stack.extend(stmt.body)
         elif isinstance(stmt, Store) and not stmt.absorb:
             stores.add(stmt.buffer)
-        loads.update(n.buffer for n in subexprs(*exprs(stmt)) if isinstance(n, Load))
+        loads |= own(stmt).names.loads
     return stores, loads
 
 
@@ -46,14 +46,7 @@ def _reports(stmt: Stmt) -> bool:
     """Whether the statement has a checked access."""
     if isinstance(stmt, Store) and any(m is not None and m.kind == "checked" for m in stmt.modes):
         return True
-    return any(
-        m is not None and m.kind == "checked"
-        for root in exprs(stmt)
-        if not isinstance(root, Affine | Ref)
-        for node in subexprs(root)
-        if isinstance(node, Load)
-        for m in node.modes
-    )
+    return any(m is not None and m.kind == "checked" for load in own(stmt).loads for m in load.modes)
 
 
 @dataclass
@@ -93,24 +86,19 @@ class _Marks:
         while self.work:
             stmt = self.stmts[self.work.pop()]
             if isinstance(stmt, Loop):
-                for poly in polys(replace(stmt, accs=())):
-                    self._use(poly.names)
+                for dim in stmt.dims:
+                    for poly in (*dim.lo, *dim.hi, dim.step):
+                        self._use(poly.names)
                 if stmt.where is not None:
-                    self._mentioned(stmt.where)
+                    names = expr_names(stmt.where)
+                    self._use(names.values)
+                    self._use(names.loads)
                 continue
-            for root in exprs(stmt):
-                self._mentioned(root)
+            names = own(stmt).names
+            self._use(names.values)
+            self._use(names.loads)
             if isinstance(stmt, Store):
                 self._use((stmt.buffer,))  # an array is stored whole or not at all
-
-    def _mentioned(self, root: Expr) -> None:
-        for node in subexprs(root):
-            if isinstance(node, Ref):
-                self._use((node.id,))
-            elif isinstance(node, Load):
-                self._use((node.buffer,))
-            elif isinstance(node, Affine):
-                self._use(node.poly.names)
 
     def _use(self, names: frozenset[str] | tuple[str, ...]) -> None:
         for name in names:

@@ -21,7 +21,7 @@ from loopfuse.ir import Acc, Buffer, Const, Expr, Kernel, Let, Load, Loop, Mode,
 from loopfuse.ops import OPS, constant, to_number
 from loopfuse.passes.base import Options, Outcome, Pass, Remark, Steps, steps
 from loopfuse.passes.simplify import propagate
-from loopfuse.rewrite import Memo, children, exprs, map_expr, rebuild, subexprs, walk
+from loopfuse.rewrite import Memo, children, exprs, map_expr, own, rebuild, subexprs, walk
 
 
 def widen(program: Program, options: Options) -> Outcome:
@@ -78,7 +78,7 @@ def _inexact(op: str, dtype: DType) -> bool:
 
 def roundings(body: Iterable[Stmt]) -> int:
     """How many roundings to 16 bits that nobody declared are written in some statements."""
-    return sum(_rounds(node) for stmt in walk(body) for node in subexprs(*exprs(stmt)))
+    return sum(_rounds(node) for stmt in walk(body) for node in own(stmt).nodes)
 
 
 def _listed(names: list[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 from loopfuse.dtypes import I64, DType
 from loopfuse.ir import Acc, Affine, Buffer, Const, Expr, Let, Load, Loop, Mode, Program, Ref, Stmt, Store
 from loopfuse.ops import MONOIDS
-from loopfuse.rewrite import subexprs
+from loopfuse.rewrite import own, subexprs
 from loopfuse.sizes import Poly
 
 Kind = Literal["size", "buffer", "let", "index", "acc"]
@@ -209,10 +209,13 @@ def _accesses(made: Layout) -> None:
     absorbs: dict[str, list[Site]] = defaultdict(list)
     for site in made.sites:
         stmt = site.stmt
-        site.nodes = tuple(subexprs(*site_exprs(site)))
-        for node in site.nodes:
-            if isinstance(node, Load):
-                loads[node.buffer].append(_access(made, node.buffer, node.subs, node.modes, site))
+        if isinstance(stmt, Loop):
+            site.nodes = () if stmt.where is None else tuple(subexprs(stmt.where))
+            found = tuple(n for n in site.nodes if isinstance(n, Load))
+        else:
+            site.nodes, found = own(stmt).nodes, own(stmt).loads
+        for node in found:
+            loads[node.buffer].append(_access(made, node.buffer, node.subs, node.modes, site))
         if isinstance(stmt, Store):
             if stmt.absorb:
                 absorbs[stmt.buffer].append(site)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from loopfuse.analysis.env import assume
 from loopfuse.ir import Affine, Buffer, Expr, Kernel, Load, Loop, Op, Program, Ref, Stmt, Store
 from loopfuse.memory import show_bytes
-from loopfuse.rewrite import exprs, nodes, subexprs, walk, walk_program
+from loopfuse.rewrite import nodes, own, subexprs, walk, walk_program
 from loopfuse.sizes import Poly
 from loopfuse.views.tables import amount, table
 
@@ -101,7 +101,7 @@ def _touched(kernel: Kernel) -> set[str]:
     for stmt in walk(kernel.body):
         if isinstance(stmt, Store) and not stmt.absorb:
             found.add(stmt.buffer)
-        found.update(node.buffer for node in subexprs(*exprs(stmt)) if isinstance(node, Load))
+        found.update(node.buffer for node in own(stmt).nodes if isinstance(node, Load))
     return found
 
 
@@ -111,7 +111,7 @@ def traffic(kernel: Kernel, program: Program, sizes: Mapping[str, int]) -> tuple
     read: dict[str, int] = {}
     written: dict[str, int] = {}
     for stmt, extents in _placed(kernel.body, sizes):
-        for node in subexprs(*exprs(stmt)):
+        for node in own(stmt).nodes:
             if isinstance(node, Load) and node.buffer in device:
                 reach = _reach(node.subs, device[node.buffer], extents, sizes)
                 read[node.buffer] = max(read.get(node.buffer, 0), reach)

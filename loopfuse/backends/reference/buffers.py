@@ -12,7 +12,7 @@ from loopfuse.backends.reference.frame import Frame, Index
 from loopfuse.backends.reference.scope import Scope, spread
 from loopfuse.diag import CompilerError
 from loopfuse.ir import Buffer, Load, Loop, Program, Stmt, Store
-from loopfuse.rewrite import exprs, subexprs
+from loopfuse.rewrite import own
 from loopfuse.sizes import Poly
 
 Site = tuple[int, ...]
@@ -76,7 +76,7 @@ def homes(program: Program, sizes: Mapping[str, int], watch: bool) -> Homes:
 def _uses(body: tuple[Stmt, ...], kernel: int, site: Site, loops: tuple[Loop, ...]) -> Iterator[tuple[str, _Use]]:
     for place, stmt in enumerate(body):
         here = _Use(kernel, (*site, place), loops)
-        for node in subexprs(*exprs(stmt)):
+        for node in own(stmt).nodes:
             if isinstance(node, Load):
                 yield node.buffer, here
         if isinstance(stmt, Store) and not stmt.absorb:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from loopfuse.analysis.env import Env, alone
 from loopfuse.ir import Dim, Kernel, Loop, Stmt
-from loopfuse.rewrite import binders, expr_names, exprs, polys, walk
+from loopfuse.rewrite import binders, own, polys, walk
 from loopfuse.sizes import Poly
 from loopfuse.verify.layout import Access, Frame, Layout
 from loopfuse.verify.memory import FOLLOWED
@@ -106,7 +106,7 @@ def _groups(body: Sequence[Stmt]) -> Iterator[tuple[Stmt, ...]]:
     last: dict[str, int] = {}
     for at, stmt in enumerate(body):
         for inner in walk((stmt,)):
-            names = expr_names(*exprs(inner))
+            names = own(inner).names
             for name in (*names.values, *names.loads, *(n for p in polys(inner) for n in p.names)):
                 last[name] = at
     start, end = 0, 0

@@ -14,7 +14,7 @@ from loopfuse.analysis.env import Env
 from loopfuse.ir import Affine, Dim, Expr, Kernel, Let, Load, Loop, Ref, Stmt, Store
 from loopfuse.passes.fuse.graph import Node
 from loopfuse.passes.merge.pairs import same_bounds
-from loopfuse.rewrite import Mapper, exprs, rename, subexprs, walk
+from loopfuse.rewrite import Mapper, own, rename, walk
 
 MOST_VALUES = 96  # of 32 bits that a chain may hold at a time; elementwise kernels have 128 registers a thread
 
@@ -188,7 +188,7 @@ def _loads(kernel: Kernel) -> dict[str, list[Load]]:
     """The loads of a kernel by buffer, in textual order."""
     found: dict[str, list[Load]] = {}
     for stmt in walk(kernel.body):
-        for node in subexprs(*exprs(stmt)):
+        for node in own(stmt).nodes:
             if isinstance(node, Load):
                 found.setdefault(node.buffer, []).append(node)
     return found

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from loopfuse.analysis.env import Env
 from loopfuse.diag import Span
 from loopfuse.dtypes import I64
-from loopfuse.ir import Affine, Buffer, Const, Expr, Kernel, Let, Load, Loop, Mode, Ref, Stmt, Store
-from loopfuse.rewrite import Names, expr_names, exprs, polys, subexprs, walk
+from loopfuse.ir import Affine, Buffer, Const, Expr, Kernel, Let, Loop, Mode, Ref, Stmt, Store
+from loopfuse.rewrite import Names, own, polys, walk
 from loopfuse.sizes import ONE, Poly
 
 FOLLOWED = ("constant", "checked")  # modes under which an element, if it is touched at all, is the subscript's own
@@ -107,9 +107,8 @@ class Scope:
             if isinstance(stmt, Store) and not stmt.absorb:
                 modes = stmt.modes or (None,) * len(stmt.subs)
                 self._add(made.stores, stmt.buffer, stmt.subs, modes, stmt.span)
-            for node in subexprs(*exprs(stmt)):
-                if isinstance(node, Load):
-                    self._add(made.loads, node.buffer, node.subs, node.modes, node.span or stmt.span)
+            for node in own(stmt).loads:
+                self._add(made.loads, node.buffer, node.subs, node.modes, node.span or stmt.span)
         return made
 
     def _add(self, into: dict[str, list[Access]], buffer: str, subs: Iterable[Expr], modes: tuple[Mode | None, ...],
@@ -126,13 +125,13 @@ class Scope:
         return found[1], found[2]
 
     def _names(self, stmt: Stmt) -> tuple[Names, frozenset[str]]:
-        own = expr_names(*exprs(stmt))
+        here = own(stmt).names
         if isinstance(stmt, Let):
-            return own, frozenset((stmt.id,))
+            return here, frozenset((stmt.id,))
         if isinstance(stmt, Store):
             target = frozenset((stmt.buffer,))
-            return Names(own.values, own.loads, target), target
-        values, loads, stores = set(own.values), set(own.loads), set[str]()
+            return Names(here.values, here.loads, target), target
+        values, loads, stores = set(here.values), set(here.loads), set[str]()
         inner = {d.id for d in stmt.dims} | {a.id for a in stmt.accs}
         for part in stmt.body:
             used, _ = self.names(part)

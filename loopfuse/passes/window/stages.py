@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from loopfuse.ir import Affine, Buffer, Dim, Expr, Kernel, Let, Load, Loop, Ref, Stmt, Store
-from loopfuse.rewrite import exprs, subexprs
+from loopfuse.rewrite import own
 from loopfuse.sizes import ONE, Poly
 
 Axes = tuple[Poly | None, ...]
@@ -113,7 +113,7 @@ def _look(stage: Stage, fixed: frozenset[str]) -> None:
     """Find what the stage stores and loads, and whether it is made of what can be computed twice."""
     affine: dict[str, Poly] = {}
     for stmt, inner in _walk(stage.body, ()):
-        for node in subexprs(*exprs(stmt)):
+        for node in own(stmt).nodes:
             if isinstance(node, Load):
                 stage.reads.append(Read(node, tuple(_poly(s, affine) for s in node.subs), inner))
                 if any(m is not None and m.kind == "checked" for m in node.modes):
