@@ -7,8 +7,9 @@ the same object where nothing changed, and a subexpression that occurs twice as 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import TypeVar
 
 from loopfuse.diag import CompilerError
@@ -63,12 +64,13 @@ def walk_program(program: Program) -> Iterator[Stmt]:
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct operands, in the order in which they print."""
-    if isinstance(expr, Op):
-        return expr.args
-    if isinstance(expr, Load):
-        return expr.subs
-    if isinstance(expr, Select):
-        return (expr.cond, expr.then, expr.other)
+    kind = type(expr)
+    if kind is Op:
+        return expr.args  # type: ignore[union-attr]
+    if kind is Load:
+        return expr.subs  # type: ignore[union-attr]
+    if kind is Select:
+        return (expr.cond, expr.then, expr.other)  # type: ignore[union-attr]
     return ()
 
 
@@ -167,9 +169,14 @@ def is_const(expr: Expr) -> bool:
 # -- mapping expressions ----------------------------------------------------------------------------------------------
 
 
+def same(old: Sequence[object], new: Sequence[object]) -> bool:
+    """Whether two sequences hold the same objects."""
+    return len(old) == len(new) and all(map(is_, old, new))
+
+
 def rebuild(expr: Expr, operands: tuple[Expr, ...]) -> Expr:
     """The node with other operands (as `children` gives them); itself where they are the same objects."""
-    if all(a is b for a, b in zip(children(expr), operands, strict=True)):
+    if same(children(expr), operands):
         return expr
     if isinstance(expr, Op):
         return Op(expr.op, operands, expr.dtype, expr.implied, span=expr.span)
@@ -192,12 +199,15 @@ def map_expr(expr: Expr, function: ExprMap, memo: Memo | None = None) -> Expr:
             stack.pop()
             continue
         operands = children(node)
-        waiting = [child for child in operands if id(child) not in known]
-        if waiting:
-            stack.extend(reversed(waiting))
-            continue
+        made = node
+        if operands:
+            waiting = [child for child in operands if id(child) not in known]
+            if waiting:
+                stack += waiting[::-1]
+                continue
+            made = rebuild(node, tuple([known[id(child)][1] for child in operands]))
         stack.pop()
-        known[id(node)] = (node, function(rebuild(node, tuple(known[id(child)][1] for child in operands))))
+        known[id(node)] = (node, function(made))
     return known[id(expr)][1]
 
 
@@ -210,8 +220,10 @@ def _same(value: T) -> T:
 
 def _tuple(items: tuple[T, ...], function: Callable[[T], T]) -> tuple[T, ...]:
     """The mapped items; the same tuple where nothing changed."""
-    mapped = tuple(function(item) for item in items)
-    return items if all(a is b for a, b in zip(items, mapped, strict=True)) else mapped
+    if not items:
+        return items
+    mapped = tuple(map(function, items))
+    return items if all(map(is_, items, mapped)) else mapped
 
 
 @dataclass
@@ -254,7 +266,7 @@ class Mapper:
         lo, hi, step = _tuple(dim.lo, self.on_poly), _tuple(dim.hi, self.on_poly), self.on_poly(dim.step)
         if lo is dim.lo and hi is dim.hi and step is dim.step:
             return dim
-        return replace(dim, lo=lo, hi=hi, step=step)
+        return Dim(dim.id, lo, hi, step, span=dim.span)
 
     def on_acc(self, acc: Acc) -> Acc:
         """An accumulator's shape and repair."""
@@ -264,11 +276,11 @@ class Mapper:
     def _leaf(self, stmt: Let | Store) -> Stmt:
         value = self.on_expr(stmt.value)
         if isinstance(stmt, Let):
-            return stmt if value is stmt.value else replace(stmt, value=value)
+            return stmt if value is stmt.value else Let(stmt.id, value, span=stmt.span)
         subs, at = _tuple(stmt.subs, self.on_expr), self._maybe(stmt.at)
         if subs is stmt.subs and value is stmt.value and at is stmt.at:
             return stmt
-        return replace(stmt, subs=subs, value=value, at=at)
+        return Store(stmt.buffer, subs, value, stmt.absorb, at, stmt.modes, span=stmt.span)
 
     def _loop(self, loop: Loop, body: tuple[Stmt, ...]) -> Loop:
         dims, accs, where = _tuple(loop.dims, self.on_dim), _tuple(loop.accs, self.on_acc), self._maybe(loop.where)
@@ -327,8 +339,7 @@ class Mapper:
 
 
 def _block(old: tuple[Stmt, ...], made: list[Stmt]) -> tuple[Stmt, ...]:
-    same = len(old) == len(made) and all(a is b for a, b in zip(old, made, strict=True))
-    return old if same else tuple(made)
+    return old if same(old, made) else tuple(made)
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -489,17 +500,17 @@ def rename(body: tuple[Stmt, ...], names: Mapping[str, str]) -> tuple[Stmt, ...]
 
     def on_expr(node: Expr) -> Expr:
         if isinstance(node, Ref) and node.id in table:
-            return replace(node, id=table[node.id])
+            return Ref(table[node.id], node.dtype, span=node.span)
         if isinstance(node, Load) and node.buffer in names:
-            return replace(node, buffer=names[node.buffer])
+            return Load(names[node.buffer], node.subs, node.modes, node.dtype, span=node.span)
         return node
 
     def on_stmt(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Let):
-            return replace(stmt, id=names[stmt.id]) if stmt.id in names else stmt
+            return Let(names[stmt.id], stmt.value, span=stmt.span) if stmt.id in names else stmt
         if isinstance(stmt, Store):
             return replace(stmt, buffer=names[stmt.buffer]) if stmt.buffer in names else stmt
-        dims = _tuple(stmt.dims, lambda d: replace(d, id=names[d.id]) if d.id in names else d)
+        dims = _tuple(stmt.dims, lambda d: Dim(names[d.id], d.lo, d.hi, d.step, span=d.span) if d.id in names else d)
         accs = _tuple(stmt.accs, lambda a: replace(a, id=names[a.id]) if a.id in names else a)
         return stmt if dims is stmt.dims and accs is stmt.accs else replace(stmt, dims=dims, accs=accs)
 

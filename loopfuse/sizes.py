@@ -62,13 +62,33 @@ class Poly:
         for monomial, coefficient in terms:
             table[monomial] = table.get(monomial, 0) + coefficient
         kept = [(m, c) for m, c in table.items() if c]
-        kept.sort(key=lambda term: _order(term[0]))
+        if len(kept) > 1:
+            kept.sort(key=lambda term: _order(term[0]))
         return Poly(tuple(kept))
+
+    def __hash__(self) -> int:
+        try:
+            found: int = self.__dict__["hash"]
+        except KeyError:
+            found = self.__dict__["hash"] = hash(self.terms)
+        return found
 
     # -- arithmetic ---------------------------------------------------------------------------------------------
 
     def __add__(self, other: Poly | int) -> Poly:
-        return Poly.collect((*self.terms, *Poly.of(other).terms))
+        right = Poly.of(other).terms
+        if not right:
+            return self
+        if len(right) == 1 and not right[0][0]:
+            return self._plus(right[0][1])
+        return Poly.collect((*self.terms, *right)) if self.terms else Poly(right)
+
+    def _plus(self, number: int) -> Poly:
+        """The sum with a number that is not zero; the constant term is the last."""
+        if not self.terms or self.terms[-1][0]:
+            return Poly((*self.terms, ((), number)))
+        number += self.terms[-1][1]
+        return Poly((*self.terms[:-1], ((), number)) if number else self.terms[:-1])
 
     def __radd__(self, other: int) -> Poly:
         return self + other
@@ -77,7 +97,9 @@ class Poly:
         return Poly(tuple((m, -c) for m, c in self.terms))
 
     def __sub__(self, other: Poly | int) -> Poly:
-        return self + -Poly.of(other)
+        if isinstance(other, int):
+            return self + -other
+        return self + -other if self.terms != other.terms else ZERO
 
     def __rsub__(self, other: int) -> Poly:
         return -self + other
@@ -86,8 +108,10 @@ class Poly:
         right = Poly.of(other)
         if not self.terms or not right.terms:
             return ZERO
-        if right.is_const:
-            return Poly(tuple((m, c * right.constant) for m, c in self.terms))
+        for one, two in ((self, right), (right, self)):
+            if len(two.terms) == 1 and not two.terms[0][0]:
+                factor = two.terms[0][1]
+                return one if factor == 1 else Poly(tuple((m, c * factor) for m, c in one.terms))
         return Poly.collect((tuple(sorted((*m, *n), key=_key)), c * d) for m, c in self.terms for n, d in right.terms)
 
     def __rmul__(self, other: int) -> Poly:
@@ -204,16 +228,16 @@ class Poly:
         """Replace names by polynomials, inside quotients too."""
         if not self.names & values.keys():
             return self
-        total = ZERO
+        found: list[tuple[Monomial, int]] = []
         for monomial, coefficient in self.terms:
-            product = Poly.of(coefficient)
+            product = ONE
             for atom in monomial:
                 if isinstance(atom, str):
                     product = product * Poly.of(values.get(atom, atom))
                 else:
                     product = product * (atom.num.subs(values) // atom.den.subs(values))
-            total = total + product
-        return total
+            found += [(m, c * coefficient) for m, c in product.terms]
+        return Poly.collect(found)
 
     def value(self, env: Mapping[str, Any], divide: Callable[[Any, Any], Any] | None = None) -> Any:
         """The number under `env`, whose values are ints or integer arrays; `divide` is floor division for arrays."""

@@ -296,7 +296,13 @@ class Candidates:
         """A set of nodes as one kernel, or why it cannot be."""
         found = self.groups.get(mask)
         if found is None:
-            found = self.groups[mask] = self._group(mask)
+            waiting, first = [mask], next(self.parts(mask), (0, 0))[0]
+            while first & (first - 1) and first not in self.groups:  # a large group is made from small ones upwards
+                waiting.append(first)
+                first = next(self.parts(first), (0, 0))[0]
+            for some in reversed(waiting):
+                self.groups[some] = self._group(some)
+            found = self.groups[mask]
         return found
 
     # -- building -----------------------------------------------------------------------------------------------------
@@ -416,13 +422,20 @@ class Candidates:
     def rebuild(self, group: Group, kernels: Sequence[Kernel], env: Env) -> tuple[Kernel, tuple[Merged, ...]]:
         """The group built again in the same steps, of other copies of the nodes' kernels and with ids from another
         environment: those of the trials are left out."""
-        if group.way is None or group.first is None or group.second is None:
-            return kernels[group.mask.bit_length() - 1], ()
-        a, left = self.rebuild(group.first, kernels, env)
-        b, right = self.rebuild(group.second, kernels, env)
-        made = group.way(a, b, surroundings(env, (*left, *right)), self.live(group.mask))
-        assert isinstance(made, Merged)
-        return made.kernel, (*left, *right, *((made,) if made.sizes or made.buffers else ()))
+        done: list[tuple[Kernel, tuple[Merged, ...]]] = []
+        waiting: list[tuple[Group, bool]] = [(group, False)]
+        while waiting:
+            some, parts = waiting.pop()
+            if some.way is None or some.first is None or some.second is None:
+                done.append((kernels[some.mask.bit_length() - 1], ()))
+            elif not parts:
+                waiting += [(some, True), (some.second, False), (some.first, False)]
+            else:
+                (b, right), (a, left) = done.pop(), done.pop()
+                made = some.way(a, b, surroundings(env, (*left, *right)), self.live(some.mask))
+                assert isinstance(made, Merged)
+                done.append((made.kernel, (*left, *right, *((made,) if made.sizes or made.buffers else ()))))
+        return done[0]
 
     def path(self, mask: int) -> list[Group]:
         """The groups that are made one after the other to make a group."""

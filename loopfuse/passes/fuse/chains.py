@@ -2,12 +2,14 @@
 
 A nest whose only result is read by one kernel alone, at the very indices at which it is written, always gains by moving
 in with its reader: nothing is computed twice, the array goes, a launch goes. Such nests form trees, each with the last
-reader as its root; a tree becomes one nest, in which every member's statements stand once, stores turned to lets.
+reader as its root. So does a nest gain whose readers are all in one tree and read the same element in the same iteration.
+A tree becomes one nest, in which every member's statements stand once, stores turned to lets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loopfuse.analysis.env import Env
@@ -21,11 +23,15 @@ MOST_VALUES = 96  # of 32 bits that a chain may hold at a time; elementwise kern
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A nest that moves in with its reader: positions of both, and the buffer between them."""
+    """A nest that moves in with its reader: positions of both, and the buffer between them.
+
+    `shared`: it has other readers too, which are in the reader's tree.
+    """
 
     producer: int
     reader: int
     buffer: str
+    shared: bool = False
 
 
 @dataclass
@@ -55,7 +61,8 @@ class Chains:
                 self.readers.setdefault(name, []).append(n)
             for name in node.writes:
                 self.writers.setdefault(name, []).append(n)
-        self.dims: dict[Step, dict[str, str]] = {}
+        self.dims: dict[tuple[int, int], dict[str, str]] = {}
+        self.loads = [_loads(node.kernel) for node in nodes]
         self.steps = self._find()
 
     def _find(self) -> list[Step]:
@@ -64,15 +71,76 @@ class Chains:
         found: list[Step] = []
         for reader, tree in enumerate(trees):
             others = 0
-            for name, loads in _loads(self.nodes[reader].kernel).items():
-                step = self._step(name, reader, loads)
+            for name in self.loads[reader]:
+                step = self._step(name, reader)
                 if step is not None and self._moves(trees[step.producer], tree):
                     tree.children.append(step)
                     found.append(step)
                 else:
                     others += 1
             tree.held = max(tree.held, len(tree.children) + others + 2)
-        return found
+        return found + self._shared(found, trees)
+
+    def _shared(self, steps: list[Step], trees: list[_Tree]) -> list[Step]:
+        """The moves of nests that several readers in one tree share, the last nest first."""
+        root = list(range(len(self.nodes)))
+        names: list[dict[str, str] | None] = [None] * len(
+            root
+        )  # each nest's indices as the root of its tree calls them
+        above = {s.producer: s for s in steps}
+        found: dict[int, list[Step]] = {}
+        for n in reversed(range(len(root))):
+            step = above.get(n) or self._joins(n, root, names)
+            if step is None:
+                loop = self._loop(n)
+                names[n] = {d.id: d.id for d in loop.dims} if loop else None
+                continue
+            into = root[step.reader]
+            if step.shared:
+                joint = trees[n].members | trees[into].members
+                if any(bar <= joint for bar in self.barred):
+                    names[n] = {d.id: d.id for d in self._outer(n).dims}
+                    continue
+                trees[into].members = joint
+                found.setdefault(into, []).append(step)
+            outer = names[step.reader]
+            assert outer is not None
+            root[n], names[n] = into, {p: outer[c] for p, c in self.dims[n, step.reader].items()}
+        return [s for into, some in found.items() if self._fits(into, [*steps, *some]) for s in some]
+
+    def _joins(self, n: int, root: list[int], names: list[dict[str, str] | None]) -> Step | None:
+        """The move of a nest whose readers are all in one tree, where they read what the same iteration computes."""
+        if len(self.nodes[n].writes) != 1:
+            return None
+        name = self.nodes[n].writes[0]
+        readers = self.readers.get(name, [])
+        if len(readers) < 2 or any(root[r] != root[readers[0]] for r in readers):
+            return None
+        at: dict[str, str] | None = None
+        for reader in readers:
+            step, outer = self._step(name, reader, alone=False), names[reader]
+            if step is None or outer is None:
+                return None
+            here = {p: outer[c] for p, c in self.dims[n, reader].items()}
+            if at is not None and here != at:
+                return None
+            at = here
+        return Step(n, readers[0], name, shared=True)
+
+    def _fits(self, into: int, steps: Sequence[Step]) -> bool:
+        """Whether no more values of a tree are needed at a time than it may hold."""
+        moved = {s.producer: s for s in steps}
+        last: dict[int, int] = {}
+        order = [n for n, _ in self._order(into, moved)] + [into]
+        for at, n in enumerate(order):
+            for m in self._below(n, moved):
+                last[m] = at
+        ends = Counter(last.values())
+        held = most = 0
+        for at, n in enumerate(order):
+            most = max(most, held + len(self.loads[n]) - len(self._below(n, moved)) + 2)
+            held += 1 - ends[at]
+        return most <= MOST_VALUES
 
     def _moves(self, tree: _Tree, into: _Tree) -> bool:
         """Whether a tree may move in with a reader: not too many values at a time, and nothing that must stay apart."""
@@ -87,17 +155,20 @@ class Chains:
         into.held = held
         return True
 
-    def _step(self, name: str, reader: int, loads: list[Load]) -> Step | None:
-        """The move of the nest that computes a buffer, if it is of the kind that always gains."""
+    def _step(self, name: str, reader: int, alone: bool = True) -> Step | None:
+        """The move of the nest that computes a buffer, if it is of the kind that always gains. `alone`: no other nest
+        may read the buffer."""
         writers = self.writers.get(name, [])
-        if len(writers) != 1 or writers[0] == reader or self.readers[name] != [reader] or name in self.kept:
+        if len(writers) != 1 or writers[0] == reader or name in self.kept:
+            return None
+        if alone and self.readers[name] != [reader]:
             return None
         producer = writers[0]
         written, target = self._definition(producer), self._loop(reader)
         if written is None or target is None:
             return None
         loop, store = written
-        places = [_names(load) for load in loads]
+        places = [_names(load) for load in self.loads[reader][name]]
         if places[0] is None or any(p != places[0] for p in places):
             return None
         mine, yours = {d.id: d for d in loop.dims}, {d.id: d for d in target.dims}
@@ -107,9 +178,8 @@ class Chains:
         pairs = dict(zip(axes, places[0], strict=True))
         if not all(_alike(mine[p], yours[c], self.env) for p, c in pairs.items()):
             return None
-        step = Step(producer, reader, name)
-        self.dims[step] = pairs
-        return step
+        self.dims[producer, reader] = pairs
+        return Step(producer, reader, name)
 
     def _definition(self, n: int) -> tuple[Loop, Store] | None:
         """The loop and the only store of an elementwise nest."""
@@ -129,46 +199,62 @@ class Chains:
             return loop
         return None
 
+    def _outer(self, n: int) -> Loop:
+        loop = self._loop(n)
+        assert loop is not None
+        return loop
+
     # -- building -----------------------------------------------------------------------------------------------------
 
     def build(self, steps: Sequence[Step], env: Env) -> list[Node]:
         """The nodes once some of the moves are done (keys are left empty), in the order of the program."""
-        below: dict[int, list[Step]] = {}
-        for step in steps:
-            below.setdefault(step.reader, []).append(step)
-        moved = {s.producer for s in steps}
+        moved = {s.producer: s for s in steps}
         return [
-            self._tree(n, below, env) if n in below else node for n, node in enumerate(self.nodes) if n not in moved
+            self._tree(n, moved, env) if self._below(n, moved) else node
+            for n, node in enumerate(self.nodes)
+            if n not in moved
         ]
 
-    def _tree(self, root: int, below: dict[int, list[Step]], env: Env) -> Node:
-        """A tree as one nest."""
-        loop = self._loop(root)
-        assert loop is not None
-        names = {root: {d.id: d.id for d in loop.dims}}
-        order: list[Step] = []
-        values: dict[str, Ref] = {}
-        stack: list[tuple[Step, bool]] = [(s, False) for s in reversed(below[root])]
+    def _below(self, n: int, moved: Mapping[int, Step]) -> list[int]:
+        """The nests that moved in with a nest, in the order in which it loads what they compute."""
+        writers = [self.writers.get(name, ()) for name in self.loads[n]]
+        return [w[0] for w in writers if w and w[0] in moved and w[0] != n]
+
+    def _order(self, root: int, moved: Mapping[int, Step]) -> list[tuple[int, int]]:
+        """The nests of a tree, each before its readers, with one of those; the root is left out."""
+        order: list[tuple[int, int]] = []
+        seen: set[int] = set()
+        stack = [(n, root, False) for n in reversed(self._below(root, moved))]
         while stack:
-            step, done = stack.pop()
+            n, reader, done = stack.pop()
             if done:
-                order.append(step)
-                continue
-            outer = names[step.reader]
-            names[step.producer] = {p: outer[c] for p, c in self.dims[step].items()}
-            stack.append((step, True))
-            stack += [(s, False) for s in reversed(below.get(step.producer, []))]
+                order.append((n, reader))
+            elif n not in seen:
+                seen.add(n)
+                stack.append((n, reader, True))
+                stack += [(m, n, False) for m in reversed(self._below(n, moved))]
+        return order
+
+    def _tree(self, root: int, moved: Mapping[int, Step], env: Env) -> Node:
+        """A tree as one nest."""
+        loop = self._outer(root)
+        names = {root: {d.id: d.id for d in loop.dims}}
+        order = self._order(root, moved)
+        for n, reader in reversed(order):
+            outer = names[reader]
+            names[n] = {p: outer[c] for p, c in self.dims[n, reader].items()}
+        values: dict[str, Ref] = {}
         mapper = Mapper(lambda e: values.get(e.buffer, e) if isinstance(e, Load) else e)
         body: list[Stmt] = []
-        for step in order:
-            written = self._definition(step.producer)
+        for n, _ in order:
+            written = self._definition(n)
             assert written is not None
-            table = {p: c for p, c in names[step.producer].items() if p != c}
+            table = {p: c for p, c in names[n].items() if p != c}
             for stmt in mapper.on_body(rename(written[0].body, table) if table else written[0].body):
                 body += self._named(stmt, values, env) if isinstance(stmt, Store) else [stmt]
         body += mapper.on_body(loop.body)
         kernel = self.nodes[root].kernel
-        members = (*(m for s in order for m in self.nodes[s.producer].members), *self.nodes[root].members)
+        members = (*(m for n, _ in order for m in self.nodes[n].members), *self.nodes[root].members)
         return Node(replace(kernel, body=(replace(loop, body=tuple(body)),)), members, b"")
 
     @staticmethod

@@ -22,7 +22,8 @@ def chained(step: Step, nodes: Sequence[Node], env: Env, size: int) -> Decision:
     """The record of an elementwise nest that moves in with its reader; `size` is the buffer's bytes."""
     a, b = nodes[step.producer], nodes[step.reader]
     gain = 2 * size / env.device.bandwidth + env.device.graph_launch
-    reason = f"`{step.buffer}` is used where it is computed, by one reader, and need not go through memory"
+    who = "by readers that are one kernel" if step.shared else "by one reader"
+    reason = f"`{step.buffer}` is used where it is computed, {who}, and need not go through memory"
     return Decision(0, a.writes, b.writes, "fused", "vertical", reason, gain * MICRO, 0.0, 2 * size, 1,
                     spans=_spans(a, b))  # fmt: skip
 
