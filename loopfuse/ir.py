@@ -137,7 +137,7 @@ Expr = Const | Affine | Ref | Load | Op | Select
 
 
 class Kept:
-    """Room in a statement for what was found of it (`rewrite.own`), which lives as long as it; no part of its value."""
+    """Room in a node for what was found of it (`rewrite.own`), which lives as long as it; no part of its value."""
 
     __slots__ = ("kept",)
     kept: Any
@@ -214,7 +214,7 @@ Stmt = Let | Store | Loop
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Kept):
     """Statements that run as one unit; before fusion, one nest each."""
 
     id: str

@@ -150,13 +150,34 @@ class Own:
     loads: tuple[Load, ...]
 
 
+def _nodes(roots: list[Expr]) -> tuple[Expr, ...]:
+    """What `subexprs` yields."""
+    found: list[Expr] = []
+    seen: set[int] = set()
+    stack: list[Expr | None] = [*reversed(roots)]
+    while stack:
+        node = stack.pop()
+        if node is None:
+            due = stack.pop()
+            assert due is not None
+            found.append(due)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            below = children(node)
+            if below:
+                stack += (node, None, *below[::-1])
+            else:
+                found.append(node)
+    return tuple(found)
+
+
 def own(stmt: Stmt) -> Own:
     """What stands in a statement itself, found once: passes look at the same statements again and again."""
     try:
         found: Own = stmt.kept
     except AttributeError:
-        nodes = tuple(subexprs(*exprs(stmt)))
-        found = Own(nodes, node_names(nodes), tuple(n for n in nodes if isinstance(n, Load)))
+        nodes = _nodes(list(exprs(stmt)))
+        found = Own(nodes, node_names(nodes), tuple([n for n in nodes if type(n) is Load]))
         object.__setattr__(stmt, "kept", found)
     return found
 
@@ -355,12 +376,13 @@ def node_names(nodes: Iterable[Expr]) -> Names:
     values: set[str] = set()
     loads: set[str] = set()
     for node in nodes:
-        if isinstance(node, Affine):
-            values |= node.poly.names
-        elif isinstance(node, Ref):
-            values.add(node.id)
-        elif isinstance(node, Load):
-            loads.add(node.buffer)
+        kind = type(node)
+        if kind is Affine:
+            values |= node.poly.names  # type: ignore[union-attr]
+        elif kind is Ref:
+            values.add(node.id)  # type: ignore[union-attr]
+        elif kind is Load:
+            loads.add(node.buffer)  # type: ignore[union-attr]
     return Names(frozenset(values), frozenset(loads))
 
 

@@ -49,6 +49,15 @@ def _box(access: Access, extents: Mapping[str, int], shape: tuple[int, ...]) -> 
 
 def union(found: Sketch, accesses: Iterable[Access], extents: Mapping[str, int] | None = None) -> int:
     """How many elements of one buffer the accesses touch together; `extents` None: over all their iterations."""
+    accesses = list(accesses)
+    key = (tuple(map(id, accesses)), None if extents is None else tuple(extents.items()))
+    known = found.unions.get(key)
+    if known is None:
+        known = found.unions[key] = _union(found, accesses, extents), accesses
+    return known[0]
+
+
+def _union(found: Sketch, accesses: list[Access], extents: Mapping[str, int] | None) -> int:
     parts: list[tuple[Box, int]] = []
     buffer = ""
     for access in accesses:

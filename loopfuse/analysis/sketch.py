@@ -146,7 +146,7 @@ class Term:
 class Sketch:
     """A kernel in numbers. `deps`: the indices that each let and accumulator depends on; `lives`: intervals.
 
-    A load that occurs several times in one loop's body stands once in `loads`.
+    A load that occurs several times in one loop's body stands once in `loads`. `unions` is what `footprint.union` found.
     """
 
     kernel: Kernel
@@ -166,6 +166,7 @@ class Sketch:
     lives: dict[str, list[int]] = field(default_factory=dict)
     widths: list[tuple[int, int]] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unions: dict[object, tuple[int, list[Access]]] = field(default_factory=dict)
     end: int = 0
 
     @cached_property

@@ -65,7 +65,7 @@ def accessed(kernels: Sequence[Kernel]) -> Counter[str]:
     return Counter(name for kernel in kernels for name in _names_of(kernel))
 
 
-def _names_of(kernel: Kernel) -> set[str]:
+def _names_of(kernel: Kernel) -> frozenset[str]:
     stores, loads = arrays(kernel)
     return stores | loads
 

@@ -85,9 +85,9 @@ def forward(kernel: Kernel, env: Env, buffers: frozenset[str]) -> Kernel:
 
 def laid(kernel: Kernel, env: Env) -> Layout:
     """The layout of a kernel by itself; the last one is remembered."""
-    if env.laid is not None and env.laid[0] is kernel and env.laid[1] is env.buffers:
-        if env.laid[2].program.sizes is env.program.sizes:
-            return env.laid[2]
+    last = env.laid
+    if last is not None and last[0] is kernel and last[1] is env.buffers and last[2].program.sizes is env.program.sizes:
+        return last[2]
     stores, loads = arrays(kernel)
     buffers = tuple(env.buffers[n] for n in sorted((stores | loads) & env.buffers.keys()))
     found = layout(Program(env.program.name, env.program.sizes, env.program.requires, buffers, (kernel,)))

@@ -27,8 +27,17 @@ def sweep(kernel: Kernel, kept: Callable[[str], bool]) -> Kernel:
     return replace(kernel, body=body)
 
 
-def arrays(kernel: Kernel) -> tuple[set[str], set[str]]:
+def arrays(kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
     """The arrays that a kernel stores to, and those that it loads from (array accumulators too)."""
+    try:
+        found: tuple[frozenset[str], frozenset[str]] = kernel.kept
+    except AttributeError:
+        found = _arrays(kernel)
+        object.__setattr__(kernel, "kept", found)
+    return found
+
+
+def _arrays(kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
     stores: set[str] = set()
     loads: set[str] = set()
     stack: list[Stmt] = list(kernel.body)
@@ -39,7 +48,7 @@ def arrays(kernel: Kernel) -> tuple[set[str], set[str]]:
         elif isinstance(stmt, Store) and not stmt.absorb:
             stores.add(stmt.buffer)
         loads |= own(stmt).names.loads
-    return stores, loads
+    return frozenset(stores), frozenset(loads)
 
 
 def _reports(stmt: Stmt) -> bool:

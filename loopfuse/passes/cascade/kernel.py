@@ -8,13 +8,13 @@ from dataclasses import replace
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause
 from loopfuse.diag import Span
-from loopfuse.ir import Acc, Expr, Kernel, Load, Loop, Stmt, Store
+from loopfuse.ir import Acc, Expr, Kernel, Loop, Stmt, Store
 from loopfuse.ops import MONOIDS
 from loopfuse.passes.base import Remark
 from loopfuse.passes.cascade.expand import expanded
 from loopfuse.passes.cascade.join import Joiner, Obstacle, aligned
 from loopfuse.printer import print_expr
-from loopfuse.rewrite import exprs, free_names, subexprs, walk
+from loopfuse.rewrite import free_names, own, walk
 
 Take = Callable[[str], bool]
 Refused = dict[tuple[int, int], tuple[Stmt, Stmt]]  # by identity; the statements are kept alive
@@ -58,7 +58,7 @@ class _Worker:
         refused: Refused = {}
         second = 1
         while second < len(stmts):
-            for first in range(second):
+            for first in range(second) if isinstance(stmts[second], Loop) else ():
                 joined = self._try(stmts, first, second, around, refused)
                 if joined is not None:
                     stmts, second = joined, 0
@@ -149,7 +149,7 @@ def explain(found: Obstacle) -> Cause:
 def _dead_stores(body: tuple[Stmt, ...], env: Env, live: frozenset[str]) -> tuple[Stmt, ...]:
     """The statements without stores to temporaries that nothing loads."""
     loads = free_names(body).loads
-    mentioned = {n.buffer for s in walk(body) for e in exprs(s) for n in subexprs(e) if isinstance(n, Load)}
+    mentioned = frozenset().union(*(own(s).names.loads for s in walk(body)))
     dead = {s.buffer for s in walk(body) if isinstance(s, Store) and not s.absorb}
     dead = {n for n in dead if n in env.buffers and env.buffers[n].role == "temp"} - loads - mentioned - live
     return _without(body, dead) if dead else body

@@ -88,6 +88,9 @@ class Candidates:
             for name in node.writes:
                 self.users[name] |= 1 << n
                 self.writers[name] |= 1 << n
+        self.size_of: dict[str, int] = {}
+        self.lives: dict[int, frozenset[str]] = {}
+        self.borders: dict[int, int] = {}
         self.tied: tuple[int, ...] = ()
         self.flow = [a | b for a, b in zip(self.masks.after, self.masks.before, strict=True)]
         self.groups: dict[int, Group | Cause] = {}
@@ -229,8 +232,12 @@ class Candidates:
 
     def border(self, mask: int) -> int:
         """The bytes that cross the border of a group: each array from outside read once, each live one written once."""
-        found = sum(self.bytes(b) for b in self.reads(mask) if not self.writers[b] & mask)
-        return found + sum(self.bytes(b) for b in self.live(mask) if self.writers[b] & mask)
+        found = self.borders.get(mask)
+        if found is None:
+            found = sum(self.bytes(b) for b in self.reads(mask) if not self.writers[b] & mask)
+            found += sum(self.bytes(b) for b in self.live(mask) if self.writers[b] & mask)
+            self.borders[mask] = found
+        return found
 
     def seconds(self, mask: int) -> float:
         """The time of a group: by its plan where that is known, else by what the group saves of its members' times."""
@@ -246,13 +253,21 @@ class Candidates:
 
     def bytes(self, name: str) -> int:
         """The bytes of a buffer."""
-        buffer = self.env.buffers[name]
-        return buffer.dtype.itemsize * prod(max(0, self.env.value(p)) for p in buffer.shape)
+        found = self.size_of.get(name)
+        if found is None:
+            buffer = self.env.buffers[name]
+            found = buffer.dtype.itemsize * prod(max(0, self.env.value(p)) for p in buffer.shape)
+            self.size_of[name] = found
+        return found
 
     def live(self, mask: int) -> frozenset[str]:
         """The buffers that must be in memory after the group has run."""
-        names = {name for n in bits(mask) for name in (*self.nodes[n].reads, *self.nodes[n].writes)}
-        return frozenset(name for name in names if name in self.kept or self.users[name] & ~mask)
+        found = self.lives.get(mask)
+        if found is None:
+            names = {name for n in bits(mask) for name in (*self.nodes[n].reads, *self.nodes[n].writes)}
+            found = frozenset(name for name in names if name in self.kept or self.users[name] & ~mask)
+            self.lives[mask] = found
+        return found
 
     def plan(self, mask: int) -> Plan | Refusal | Cause:
         """The plan for a group, or what is in its way."""

@@ -260,9 +260,10 @@ def _forward(body: Block, known: Stored, scope: Scope) -> Block:
         if not isinstance(s, Loop):
             loaded |= scope.names(s)[0].loads
     known = dict(known)
+    buffers = {b for b, _ in known}
     made: list[Stmt] = []
     for stmt in body:
-        current = _with(stmt, known, scope) if known else stmt
+        current = _with(stmt, known, buffers, scope) if known else stmt
         if isinstance(current, Loop):
             inner = _forward(current.body, known, scope)
             made.append(current if inner is current.body else replace(current, body=inner))
@@ -275,13 +276,13 @@ def _forward(body: Block, known: Stored, scope: Scope) -> Block:
                     made.append(let)
                     current = replace(current, value=Ref(let.id, let.value.dtype, span=current.value.span))
                 known[current.buffer, tuple(p for p in polys if p is not None)] = current.value
+                buffers.add(current.buffer)
         made.append(current)
     return body if len(made) == len(body) and all(a is b for a, b in zip(made, body, strict=True)) else tuple(made)
 
 
-def _with(stmt: Stmt, known: Stored, scope: Scope) -> Stmt:
-    """A statement's own expressions with loads of known elements replaced."""
-    buffers = {b for b, _ in known}
+def _with(stmt: Stmt, known: Stored, buffers: set[str], scope: Scope) -> Stmt:
+    """A statement's own expressions with loads of known elements, of these buffers, replaced."""
 
     def on_expr(node: Expr) -> Expr:
         if isinstance(node, Load) and node.buffer in buffers and not any(node.modes):

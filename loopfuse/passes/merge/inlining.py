@@ -14,7 +14,7 @@ from loopfuse.dtypes import BOOL
 from loopfuse.ir import Affine, Expr, Kernel, Let, Load, Loop, Mode, Op, Ref, Select, Stmt, Store
 from loopfuse.ops import OPS
 from loopfuse.passes.merge.accesses import Scope
-from loopfuse.rewrite import Substitution, children, exprs, map_expr, subexprs
+from loopfuse.rewrite import Substitution, children, exprs, map_expr, own, subexprs
 from loopfuse.sizes import ONE, ZERO, Poly
 
 MOST_NODES = 48  # of a value that is put into the arm of a condition as a tree
@@ -51,7 +51,7 @@ class _Inliner:
                 inner = self.block(stmt.body)
                 self.around.pop()
                 made.append(stmt if inner is stmt.body else replace(stmt, body=inner))
-            elif any(self._loads(e) for e in exprs(stmt)):
+            elif any(load.buffer in self.definitions for load in own(stmt).loads):
                 made += self._statement(stmt, known)
             else:
                 made.append(stmt)
@@ -305,17 +305,12 @@ def _axes(store: Store, loop: Loop, scope: Scope) -> tuple[str, ...] | None:
 
 def _needed(store: Store, lets: list[Let]) -> tuple[Let, ...]:
     """The lets that a stored value is made of."""
-    wanted = {n.id for e in exprs(store) for n in subexprs(e) if isinstance(n, Ref)}
-    wanted |= {name for e in exprs(store) for n in subexprs(e) if isinstance(n, Affine) for name in n.poly.names}
+    wanted = set(own(store).names.values)
     kept: list[Let] = []
     for let in reversed(lets):
         if let.id in wanted:
             kept.insert(0, let)
-            for node in subexprs(let.value):
-                if isinstance(node, Ref):
-                    wanted.add(node.id)
-                elif isinstance(node, Affine):
-                    wanted |= node.poly.names
+            wanted |= own(let).names.values
     return tuple(kept)
 
 
@@ -345,8 +340,8 @@ def work(kernel: Kernel, scope: Scope) -> int:
             if isinstance(stmt, Loop):
                 trips = prod(_extent(stmt, k, numbers) for k in range(len(stmt.dims)))
                 stack.append((stmt.body, times * trips))
-            ops = [n for e in exprs(stmt) for n in subexprs(e) if isinstance(n, Op)]
-            total += int(times * sum(OPS[n.op].flops + 8 * OPS[n.op].special for n in ops if n.op in OPS))
+            rows = [OPS[n.op] for n in own(stmt).nodes if isinstance(n, Op) and n.op in OPS]
+            total += int(times * sum(row.flops + 8 * row.special for row in rows))
     return total
 
 
