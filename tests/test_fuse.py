@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,8 +23,8 @@ from loopfuse.diag import Source
 from loopfuse.ir import Program, Store
 from loopfuse.passes import Options, Stage
 from loopfuse.passes.fuse import PASS
-from loopfuse.passes.fuse.chains import MOST_VALUES
-from loopfuse.passes.fuse.graph import kernel_keys
+from loopfuse.passes.fuse.chains import MOST_VALUES, Chains
+from loopfuse.passes.fuse.graph import Node, kernel_keys
 from loopfuse.passes.manager import run_pass
 from loopfuse.rewrite import Mapper, binders, free_names, rename, walk_program
 from loopfuse.schedule.plan import Plan
@@ -139,6 +140,41 @@ def test_a_long_chain_is_one_nest() -> None:
     assert len(stage.program.kernels) == 1
     assert len(done(stage.decisions)) == 299
     assert len(stage.decisions) == 299
+
+
+def test_values_with_several_readers_move_in_with_all_of_them() -> None:
+    """Each value of a recurrence is read by the next three."""
+    lines = ["input x: f32[N]", "let t0 = x * 2", "let t1 = x + 1", "let t2 = t0 - t1"]
+    lines += [f"let t{k} = t{k - 1} * 0.5 + t{k - 2} - t{k - 3}" for k in range(3, 40)]
+    before = lowered("\n".join([*lines, "output y = t39", ""]))
+    stage = fused(before)
+    assert len(stage.program.kernels) == 1
+    told = [d for d in done(stage.decisions) if "by readers that are one kernel" in d.reason]
+    assert len(told) > 30
+    data = {"x": np.array([0.0, -0.0, 1.5, np.inf, np.nan], np.float32)}
+    whole = run(before, data, {"N": 5})
+    for made in (stage, *(fused(before, decide_max=most) for most in (1, 20, 39))):
+        verify(made.program)
+        assert_same(whole, run(made.program, data, {"N": 5}))
+
+
+def test_a_shared_value_that_is_read_at_two_places_is_no_part_of_a_chain() -> None:
+    source = "input x: f32[N, N]\nlet a = exp(x)\nlet b = a * 2 + 1\noutput y[i, j] = b[i, j] - a[j, i]\n"
+    stage = fused(source)
+    assert all("by readers that are one kernel" not in d.reason for d in stage.decisions)
+    data = {"x": np.arange(16, dtype=np.float32).reshape(4, 4)}
+    assert_same(run(lowered(source), data, {"N": 4}), run(stage.program, data, {"N": 4}))
+
+
+def test_values_that_stay_needed_for_long_are_not_all_held() -> None:
+    """Every value is read at once and again at the end, so that all would be held."""
+    count = MOST_VALUES + 20
+    lines = ["input x: f32[N]", "let t0 = x * 2"] + [f"let t{k} = t{k - 1} * 0.5" for k in range(1, count)]
+    ends = " + ".join(f"t{k}" for k in reversed(range(count)))
+    before = lowered("\n".join([*lines, f"output y = {ends}", ""]))
+    nests = [Node(k, (n,), b"") for n, k in enumerate(before.kernels)]
+    chains = Chains(nests, environment(before), frozenset({"y"}))
+    assert not any(s.shared for s in chains.steps)
 
 
 def test_a_tree_that_would_hold_too_many_values_is_cut() -> None:
