@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loopfuse.diag import Source
-from loopfuse.driver import Clock, compile_source, lower_program
+from loopfuse.driver import Clock, compile_source, lower_program, optimise, read_source
 
 
 def statements(count: int) -> str:
@@ -33,6 +33,64 @@ def inputs(count: int) -> str:
     """A program of `count` inputs."""
     lines = [f"input x{k}: f32[N, D{k % 10}]" for k in range(count)]
     return "\n".join([*lines, "output y = " + " + ".join(f"sum(x{k})" for k in range(count)), ""])
+
+
+def lets(count: int) -> str:
+    """A chain of `count` elementwise operations, a definition each."""
+    steps = ("t{} * 1.5", "maximum(t{}, 0.5)", "t{} - x", "t{} + 1", "tanh(t{})")
+    lines = [f"let t{k} = {steps[k % len(steps)].format(k - 1)}" for k in range(1, count)]
+    return "\n".join(["input x: f32[N]", "let t0 = x", *lines, f"output y = t{count - 1}", ""])
+
+
+def shared(count: int) -> str:
+    """As `lets`, each value used by the three after it."""
+    lines = [f"let t{k} = t{k - 1} * 0.5 + t{k - 2} - t{k - 3}" for k in range(3, count)]
+    return "\n".join(["input x: f32[N]", "let t0 = x", "let t1 = x + 1", "let t2 = x * 2", *lines,
+                      f"output y = t{count - 1}", ""])  # fmt: skip
+
+
+def scan(count: int) -> str:
+    """A recurrence whose step has `count` definitions."""
+    steps = ("t{} * 0.5", "tanh(t{})", "t{} - h", "t{} + x[t]")
+    lines = [f"  let t{k} = {steps[k % len(steps)].format(k - 1)}" for k in range(1, count)]
+    return "\n".join(["input x: f32[T, N]", "scan t in 0..T carry (h = zeros(f32, N)) {", "  let t0 = h + x[t]", *lines,
+                      f"  next h = t{count - 1}", "}", "output h", ""])  # fmt: skip
+
+
+def passes(source: Source, search: Path | None = None) -> dict[str, float]:
+    """Seconds by stage of a script through all passes, each verified."""
+    clock = Clock()
+    lowered = lower_program(compile_source(source, search=search, clock=clock).typed, clock=clock)
+    optimise(lowered, clock=clock)
+    return clock.stages
+
+
+def least(source: Source, search: Path | None = None, times: int = 5) -> dict[str, float]:
+    """The stages of the quickest of several runs."""
+    return min((passes(source, search) for _ in range(times)), key=lambda found: sum(found.values()))
+
+
+def through_passes() -> None:
+    """The table of whole compilations: the front end (checked, lowered, verified), the passes, and both."""
+    print(f"\n{'program':<34}{'front end':>12}{'passes':>10}{'total':>10}")
+    root = Path(__file__).parents[2]
+    rows: list[tuple[str, dict[str, float]]] = [
+        (name, least(Source("bench.lf", text), times=2))
+        for name, text in (
+            ("chain of 1,000 lets", lets(1000)), ("chain of 4,000 lets", lets(4000)),
+            ("1,000 lets, three uses each", shared(1000)), ("4,000 lets, three uses each", shared(4000)),
+            ("scan of 300 lets", scan(300)),
+        )
+    ]  # fmt: skip
+    paths = sorted((root / "tests/scripts").glob("*.lf"))
+    paths += [root / "examples/14_resnet_block.lf", root / "examples/16_multi_head_attention.lf",
+              root / "tests/fusion/transformer_ffn.lf"]  # fmt: skip
+    rows += [(f"{path.parent.name}/{path.stem}", least(read_source(path), path.parent)) for path in paths]
+    for name, found in rows:
+        front = sum(seconds for stage, seconds in found.items() if stage != "passes")
+        print(
+            f"{name:<34}{front * 1e3:>9.0f} ms{found['passes'] * 1e3:>7.0f} ms{(front + found['passes']) * 1e3:>7.0f} ms"
+        )
 
 
 def stages(text: str) -> dict[str, float]:
@@ -69,6 +127,7 @@ def main() -> None:
         found = stages(text)
         cells = "".join(f"{found[stage] * 1e3:>7.0f} ms" for stage in ("check", "lower", "verify"))
         print(f"{name:<28}{cells}{sum(found.values()) * 1e3:>7.0f} ms")
+    through_passes()
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "small.lf"
         script.write_text("input x: f32[N]\noutput y = tanh(x) * 2\n", encoding="utf-8")
