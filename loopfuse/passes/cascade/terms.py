@@ -245,7 +245,11 @@ class Rewriter:
         if node.dtype != acc.dtype:
             raise Inseparable(node, f"which is {node.dtype} and summed in {acc.dtype}")
         scaled = Op(power.law.image, (mine, moved), acc.dtype)
-        repaired = replace(acc, repair=Select(Op("ne", (old, new), BOOL), scaled, mine))
+        moves: Expr = Op("ne", (old, new), BOOL)
+        if whole != Ref(source.id, source.dtype):  # a bound that is clamped at the pole may fall when it leaves it
+            started = Op("ne", (_renamed(Ref(source.id, source.dtype), "old"), pole), BOOL)
+            moves = Op("and", (moves, started), BOOL)
+        repaired = replace(acc, repair=Select(moves, scaled, mine))
         hole = Op("eq", (Ref(source.id, source.dtype), pole), BOOL) if guarded else None
         made.how.append(f"it is kept relative to the running {MONOIDS[source.monoid].name}")
         made.rounds = True
