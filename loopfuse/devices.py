@@ -82,6 +82,24 @@ PRESETS: dict[str, Device] = {
 DEFAULT = "h200"
 
 
+def parse_device(text: str) -> Device:
+    """A device as the command line names it: a preset, and measured values after a colon, `h200:bandwidth=4.1e12`.
+
+    Raises `UserError` LF0820 where it is malformed.
+    """
+    name, _, rest = text.partition(":")
+    measured: dict[str, float] = {}
+    for part in (p for p in rest.split(",") if p.strip()):
+        key, _, value = part.partition("=")
+        try:
+            measured[key.strip()] = float(value)
+        except ValueError:
+            measured[key.strip()] = 0.0
+        if not 0.0 < measured[key.strip()] < float("inf"):
+            raise UserError(error("LF0820", f"`{part.strip()}` is no measured value: write `bandwidth=4.1e12`"))
+    return device(name.strip(), measured)
+
+
 def device(name: str, measured: Mapping[str, float] | None = None) -> Device:
     """A preset by its key, with measured values in place of its own.
 

@@ -106,7 +106,7 @@ def _told(parser: arguments.Parser, options: argparse.Namespace, program: Progra
     dims = _known(program, arguments.integers(parser, options.dims, "--dims"), "--dims")
     fixed = _known(program, arguments.integers(parser, options.specialise, "--specialise"), "--specialise")
     decisions = pins.read(read_script(options.decisions).text, options.decisions) if options.decisions else {}
-    return Options(device=devices.device(options.device), sizes={**dims, **fixed}, specialise=fixed,
+    return Options(device=devices.parse_device(options.device), sizes={**dims, **fixed}, specialise=fixed,
                    decide_max=options.decide_max, decisions=decisions)  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def _seed(session: Session, argument: str, width: int) -> Reply:
 
 def _device(session: Session, argument: str, width: int) -> Reply:
     if argument:
-        session.device = devices.device(argument)
+        session.device = devices.parse_device(argument)
     return reply(f"{session.device.name} (the presets are {', '.join(devices.PRESETS)})")
 
 

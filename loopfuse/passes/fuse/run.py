@@ -145,9 +145,21 @@ class _Fusion:
                 continue
             plan = found.plan(mask)
             if not isinstance(plan, Plan):
-                raise UserError(wish.refused(plan.cause if isinstance(plan, Refusal) else plan))
+                raise UserError(wish.refused(self._in_the_way(found, mask, plan)))
             made.append(mask)
         return made
+
+    @staticmethod
+    def _in_the_way(found: Candidates, mask: int, plan: Refusal | Cause) -> Cause:
+        """Why a wanted group cannot be: the dependence between its parts, where there is one."""
+        members = sorted(
+            (1 << n for n in range(len(found.nodes)) if mask >> n & 1), key=lambda m: found.order[m.bit_length() - 1]
+        )
+        for a, b in ((a, b) for k, a in enumerate(members) for b in members[k + 1 :] if found.masks.touch(a, b)):
+            cause = found.obstacle(a, b)
+            if cause is not None:
+                return cause
+        return plan.cause if isinstance(plan, Refusal) else plan
 
     def _apart(self, found: Candidates, groups: Sequence[int]) -> list[Decision]:
         """Why final groups that share a buffer are not one."""
