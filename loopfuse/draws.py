@@ -115,7 +115,10 @@ def _mild(old: Array, stream: np.random.Generator, turn: int) -> Array:
     if old.dtype.kind == "b":
         return old
     pool = np.asarray(MILD).astype(old.dtype) if _is_float(old) else _integers(old.dtype)
-    return np.asarray(stream.choice(pool, old.shape))
+    made = np.asarray(stream.choice(pool, old.shape))
+    if old.dtype.kind == "i" and made.size:
+        made.flat[0] = -7  # odd and negative, however few elements there are
+    return made
 
 
 def _integers(dtype: np.dtype[Any]) -> Array:
