@@ -80,7 +80,9 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
     with terminal.progress("check") as progress:
         bound = driver.bind_program(typed, given)
         lowered = driver.lower_program(typed, roots=driver.check_buffers(typed))
-        chosen = Options(sizes=bound.sizes, frozen=driver.frozen_arrays(typed, bound, arguments.names(options.freeze)))
+        # The extents of made-up data are small; what is asked about kernels is asked about sizes that are not.
+        sizes = dims if made else bound.sizes
+        chosen = Options(sizes=sizes, frozen=driver.frozen_arrays(typed, bound, arguments.names(options.freeze)))
         optimised = driver.optimise(lowered, chosen, "none" if options.every_pass else options.passes)
         outcome = driver.execute(optimised, bound, limit=options.limit, progress=progress)
         failed = driver.failed_checks(typed, bound, outcome)

@@ -12,7 +12,12 @@ def add_passes(parser: arguments.Parser) -> None:
     """The options that say which passes run and what they are told."""
     group = parser.add_argument_group("passes")
     group.add_argument("--passes", metavar="LIST", help="`cse,fuse` (these alone), `-fuse` (all others), `none`")
-    group.add_argument("--device", default=devices.DEFAULT, metavar="NAME", help="whose costs decide (default h200)")
+    group.add_argument(
+        "--device",
+        default=devices.DEFAULT,
+        metavar="NAME[:KEY=VALUE,..]",
+        help="whose costs decide (default h200), with measured values in place of its own",
+    )
     group.add_argument("--dims", action="append", default=[], metavar="N=4096,D=64", help="sizes for the cost model")
     group.add_argument("--specialise", action="append", default=[], metavar="N=4096", help="compile for these sizes")
     group.add_argument(
