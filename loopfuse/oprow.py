@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -237,6 +238,7 @@ def spacing(size: Array, dtype: DType) -> Array:
     return np.asarray(np.where(unknown, np.nan, np.ldexp(1.0, exponent - dtype.mantissa)))
 
 
+@cache
 def named_value(value: str, dtype: DType) -> Any:
     """The NumPy scalar of a type that `value` names: `least`, `greatest`, `ones` (all bits set), or a constant."""
     if value in ("least", "greatest"):
