@@ -44,8 +44,8 @@ def accept(ask: Ask, inner: Answer) -> Plan | Refusal:
 def _inside_out(kernel: Kernel) -> Kernel | None:
     """A parallel loop around a recurrence as a recurrence around parallel loops, where only arrays and pure values pass
     between the statements of its body; None for any other kernel."""
-    around = kernel.body[0]
-    if len(kernel.body) != 1 or not isinstance(around, Loop) or around.order != "par" or around.accs or around.where:
+    around = kernel.body[0] if len(kernel.body) == 1 else None
+    if not isinstance(around, Loop) or around.order != "par" or around.accs or around.where:
         return None
     if sum(isinstance(s, Loop) and s.order == "seq" for s in around.body) != 1:
         return None
