@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("oprow",),
     ("ops",),
     ("ir",),
+    ("walking",),
     ("rewrite", "generate", "opdoc"),
     ("rules", "prove", "printer", "formats"),
     ("reader_expr",),
