@@ -63,13 +63,16 @@ kernel k1
       t <- f
     y[i] = s
 """)  # fmt: skip
-    assert shown(stage.program) == """kernel k1
+    assert (
+        shown(stage.program)
+        == """kernel k1
   par i < N
     fold j < N
       acc s: f32 sum
       s <- x[i, j]
     y[i] = s
 """
+    )
 
 
 def test_a_repair_needs_what_it_looks_at() -> None:
