@@ -204,9 +204,15 @@ def compile_loop(loop: Loop, scope: Scope, nest: Nest) -> tuple[Code, dict[str, 
         return _serial(ranges, guard, body, not nest.links), after
     turns = _turns(loop, folds, inside, inner)
     if inside.shared.online is not None and any(a.repair is not None for a in loop.accs):
-        return compile_online(ranges, guard, turns, scope, inside.shared.online), after
+        return compile_online(ranges, guard, turns, scope, inside.shared.online, not _absorbs_outside(loop)), after
     above = tuple(scope.index(name).slot for name in asked.above)
     return _parallel(loop, ranges, guard, turns, asked, above, not nest.links), after
+
+
+def _absorbs_outside(loop: Loop) -> bool:
+    """Whether the body absorbs into an accumulator of a loop around."""
+    own = {a.id for s in walk((loop,)) if isinstance(s, Loop) for a in s.accs}
+    return any(isinstance(s, Store) and s.absorb and s.buffer not in own for s in walk(loop.body))
 
 
 def _folds(loop: Loop, scope: Scope, place: int, depth: int) -> tuple[list[Fold], dict[str, Entry]]:

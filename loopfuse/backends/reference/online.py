@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from loopfuse.backends.reference.boxes import Box, boxes
@@ -120,8 +121,13 @@ def _join(fold: Fold, left: Node, right: Node) -> Node:
     return right if left is None else left if right is None else fold.monoid.combine(left, right)
 
 
-def compile_online(ranges: list[Range], guard: Guard, turns: tuple[Turn, ...], scope: Scope, how: Online) -> Code:
-    """A closure that runs a fold with repairs in one pass; `scope` is the one around the loop."""
+def compile_online(ranges: list[Range], guard: Guard, turns: tuple[Turn, ...], scope: Scope, how: Online,
+                   cut: bool = True) -> Code:  # fmt: skip
+    """A closure that runs a fold with repairs in one pass; `scope` is the one around the loop.
+
+    Without `cut` all iterations are one block: an accumulator of a loop around is absorbed into in its own order, which
+    goes through this whole loop for each of its iterations.
+    """
     blocks = _Blocks(ranges, guard, turns, scope)
 
     def run(f: Frame) -> None:
@@ -130,7 +136,7 @@ def compile_online(ranges: list[Range], guard: Guard, turns: tuple[Turn, ...], s
         starts, counts = [s for s, _ in entered], tuple([n for _, n in entered])
         found = Partial()
         tree = Tree(lambda a, b: blocks.merge(f, a, b, outer))
-        for box in () if 0 in counts else boxes(counts, how.block):
+        for box in () if 0 in counts else boxes(counts, how.block if cut else prod(counts)):
             if how.split:
                 tree.add(blocks.extend(f, {}, box, starts, outer, around))
                 tree.add(Partial())

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from loopfuse.diag import CompilerError
+
 LEAF = 8
 Node = Any
 Combine = Callable[[Node, Node], Node]
@@ -55,7 +57,9 @@ class Tree:
             self.add(cut(block, place))
 
     def skip(self, places: int) -> None:
-        """Append `places` identities."""
+        """Append `places` identities. Raises `CompilerError` for a negative number: the places came out of order."""
+        if places < 0:
+            raise CompilerError("reference", "a reduction went through its elements out of order")
         inside = self.count % LEAF
         if inside:
             taken = min(places, LEAF - inside)

@@ -224,3 +224,26 @@ kernel k1
     before, outcome = cascaded(program)
     assert repaired(outcome.program) == 2
     same(before, outcome.program, {"x": np.random.default_rng(0).standard_normal((3, 5))}, {"B": 3, "N": 5})
+
+
+def test_streaming_runs_keep_the_order_of_an_outer_sum() -> None:
+    """The total of all rows is absorbed inside the rows' own cascade: cutting a row into blocks must not reorder it."""
+    program = """program rows(N, M)
+buf x: f64[N, M] in
+buf v: f64[N] out
+buf n: f64 out
+kernel k1
+  fold i < N
+    acc all: f64 sum
+    fold j < M
+      acc m: f64 max
+      acc l: f64 sum repair self * exp(m.old - m.new) if m.old != m.new else self
+      m <- x[i, j]
+      all <- x[i, j]
+      l <- exp(x[i, j] - (0.0f64 if m == -inf:f64 else m))
+    v[i] = m + log(l)
+  n[] = all
+"""
+    before = parse_program(program)
+    for n, m in ((7, 5), (3, 70), (1, 1)):
+        same(before, before, {"x": np.random.default_rng(0).standard_normal((n, m))}, {"N": n, "M": m})
