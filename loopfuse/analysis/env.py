@@ -27,7 +27,8 @@ class Env:
 
     `sizes` holds a number for every size: what the caller knows, or a stand-in (`assumed` names those). `facts` hold
     for every value; numbers are for costs and limits only, never for legality. `named` and `accesses` remember what was
-    found of statements, which they keep alive so that an id is never another statement's; `laid` the last layout.
+    found of statements, which they keep alive so that an id is never another statement's; `laid` the last layout;
+    `answers` what the schedules said of the nests of a step.
     """
 
     program: Program
@@ -41,6 +42,7 @@ class Env:
     named: dict[int, tuple[Stmt, Names, frozenset[str]]] = field(default_factory=dict)
     accesses: dict[int, tuple[Stmt, Any]] = field(default_factory=dict)
     laid: tuple[Kernel, dict[str, Buffer], Layout] | None = None
+    answers: dict[tuple[Stmt, ...], list[tuple[Any, Any]]] = field(default_factory=dict)
 
     def index(self, origin: str, taken: Container[str]) -> str:
         """A name for a loop index that comes from `origin` and is not among `taken`; other kernels may have it too."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from loopfuse.analysis.sketch import Level, sketch
-from loopfuse.ir import Kernel, Let, Loop, Stmt
+from loopfuse.ir import Buffer, Kernel, Let, Loop, Stmt
 from loopfuse.rewrite import free_names
 from loopfuse.schedule.base import Ask, refuse
 from loopfuse.schedule.plan import Cost, Plan, Refusal, Role
@@ -34,7 +35,7 @@ def accept(ask: Ask, inner: Answer) -> Plan | Refusal:
     plans: list[tuple[Plan, int]] = []
     beside = [((stmt,), 1) for stmt in ask.kernel.body if stmt is not seq.loop]
     for nest, times in (*beside, *((nest, seq.size) for nest in _nests(seq))):
-        found = inner(_alone(ask, seq, nest))
+        found = _answer(ask, seq, nest, inner)
         if isinstance(found, Refusal):
             return replace(found, schedule=NAME, passed=2)
         plans.append((found, times))
@@ -89,11 +90,23 @@ def _nests(seq: Level) -> list[tuple[Stmt, ...]]:
     return [tuple(nest) for nest in found if nest]
 
 
-def _alone(ask: Ask, seq: Level, body: tuple[Stmt, ...]) -> Ask:
-    """The question of one step's nest: the recurrence's index stands at its middle, and all buffers are in memory."""
+def _answer(ask: Ask, seq: Level, body: tuple[Stmt, ...], inner: Answer) -> Plan | Refusal:
+    """What takes one step's nest; kernels that hold the same nest in the same surroundings ask but once."""
     here = {i: ask.sketch.numbers[i] for i in seq.trips}
     kept = {id: replace(b, scope="device", window=None) if b.window or b.scope == "local" else b
             for id, b in ask.buffers.items()}  # fmt: skip
+    around = (ask.env.program, {**ask.env.sizes, **here}, kept, ask.live | frozenset(kept))
+    known: list[tuple[Any, Plan | Refusal]] = ask.env.answers.setdefault(body, [])
+    for other, answer in known:
+        if other[0] is around[0] and other[1:] == around[1:]:
+            return answer
+    answer = inner(_alone(ask, here, kept, body))
+    known.append((around, answer))
+    return answer
+
+
+def _alone(ask: Ask, here: dict[str, int], kept: dict[str, Buffer], body: tuple[Stmt, ...]) -> Ask:
+    """The question of one step's nest: the recurrence's index stands at its middle, and all buffers are in memory."""
     env = replace(ask.env, sizes={**ask.env.sizes, **here}, buffers={**ask.env.buffers, **kept})
     kernel = Kernel(ask.kernel.id, body, span=ask.kernel.span)
     return Ask(kernel, kept, env, ask.live | frozenset(kept), sketch(kernel, kept, env))
