@@ -235,7 +235,7 @@ def verify_program(program: Program, stage: str, clock: Clock | None = None) -> 
 def verify_text(program: Program) -> None:
     """Raise `UserError` LF0810 where IR text that a user wrote breaks an invariant."""
     with guard("verify"):
-        problems = list(violations(program))
+        problems = list(violations(program, ranges=True))
     if problems:
         raise UserError([error("LF0810", f"this program is not valid: {p}", p.span) for p in problems[:10]])
 

@@ -383,6 +383,11 @@ def test_ir_of_wrong_text(shell: Shell) -> None:
     )
     assert shell("ir", "--from", "q.lfir") == 1
     assert "LF0810" in shell.err
+    shell.write(
+        "r.lfir", "program p(N)\nbuf x: f32[N] in\nbuf y: f32[N] out\nkernel k1\n  par i < N\n    y[i] = x[i + 1]\n"
+    )
+    assert shell("ir", "--from", "r.lfir") == 1
+    assert "`i + 1` may be outside axis 0 of `x`" in shell.err
 
 
 def test_fmt(shell: Shell) -> None:

@@ -94,3 +94,14 @@ def test_unknown_names_are_an_error_with_the_nearest() -> None:
     assert one.code == "LF0622"
     assert one.fix is not None
     assert "`m`" in one.fix.text
+
+
+@pytest.mark.parametrize(("second", "wrong"), [
+    ('a = ["m"]\nb = ["e"]\nverdict = "nofuse"', "contradicts an earlier one"),
+    ('a = ["e"]\nb = ["m"]\nverdict = "nofuse"', "contradicts an earlier one"),
+    ('a = ["m"]\nb = ["m"]\nverdict = "fuse"', "names one group twice"),
+])  # fmt: skip
+def test_entries_that_contradict_each_other(second: str, wrong: str) -> None:
+    text = f'[[decision]]\na = ["m"]\nb = ["e"]\nverdict = "fuse"\n[[decision]]\n{second}\n'
+    with pytest.raises(UserError, match=wrong):
+        pins.read(text, "d.toml")

@@ -129,9 +129,10 @@ def test_pragmas_that_contradict_are_an_error() -> None:
     assert [d.code for d in caught.value.diagnostics] == ["LF0621"]
 
 
-def test_a_pragma_about_an_input_is_remarked() -> None:
-    stage = fused(SOFTMAX + "pragma fuse(x, m)\n")
-    assert [r.missed for r in stage.remarks] == [True]
+def test_a_pragma_about_an_input_is_an_error() -> None:
+    with pytest.raises(UserError) as caught:
+        fused(SOFTMAX + "pragma fuse(x, m)\n")
+    assert [d.code for d in caught.value.diagnostics] == ["LF0604"]
 
 
 # -- expectations -----------------------------------------------------------------------------------------------------

@@ -49,7 +49,13 @@ def read(text: str, name: str) -> Verdicts:
     found: Verdicts = {}
     for number, entry in enumerate(entries, 1):
         a, b, verdict = _entry(entry, number, name)
+        if a == b:
+            raise UserError(error("LF0622", f"entry {number} of `{name}` names one group twice"))
         if verdict is not None:
+            if found.get((a, b), verdict) != verdict or found.get((b, a), verdict) != verdict:
+                raise UserError(
+                    error("LF0622", f"entry {number} of `{name}` contradicts an earlier one about the same groups")
+                )
             found[a, b] = verdict
     return found
 

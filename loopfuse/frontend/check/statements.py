@@ -122,14 +122,23 @@ class Statements(Loops):
     def expectation(self, node: ast.Expr) -> str:
         """`kernels <= 1`, `fused(a, b)`, `unmaterialized(t)`, as text over buffers; the names must be definitions."""
         match node:
-            case ast.Compare(operands=(ast.Name(id="kernels"), ast.Number()), ops=("<=" | "==" | "<",)):
+            case ast.Compare(operands=(ast.Name(id="kernels"), ast.Number() as count), ops=("<=" | "==" | "<",)):
+                if not count.span.text.isdecimal() or int(count.span.text) < 1 + (node.ops[0] == "<"):
+                    self.fail(
+                        "LF0606",
+                        "a program takes a whole number of kernels, at least one",
+                        count.span,
+                        "no such number",
+                    )
                 return node.span.text
             case ast.Call(fn=ast.Name(id="fused" | "unmaterialized" as what), args=args, kwargs=(), gen=None) if args:
                 found = []
                 for arg in args:
                     if not isinstance(arg, ast.Name):
                         self.fail("LF0606", "an expectation names definitions", arg.span, "not a name")
-                    found.append(self.buffer_name(arg))
+                    found.append(self.computed(arg, "LF0606"))
+                if what == "fused" and len(set(found)) < 2:
+                    self.fail("LF0606", "`fused` is about two definitions or more", node.span, "names only one")
                 return f"{what}({', '.join(found)})"
             case _:
                 self.fail("LF0606", "nothing that can be expected", node.span, "not one of the forms",
@@ -217,11 +226,24 @@ class Statements(Loops):
         for arg in node.args:
             for name in names_in(arg) if node.name != "split" else list(names_in(node.args[0])):
                 self.name(name)
+        least = {"fuse": 2, "nofuse": 2, "materialize": 1}.get(node.name, 0)
+        if least:
+            named = {self.computed(a, "LF0604") for a in node.args if isinstance(a, ast.Name)}
+            if len(named) < least:
+                wanted = "two definitions or more" if least == 2 else "a definition"
+                self.fail("LF0604", f"`pragma {node.name}` names {wanted}", node.span, f"names {len(named)}")
         if not self.dry:
             words = [self.buffer_name(a) if isinstance(a, ast.Name) and (k == 0 or node.name != "split") else a.span.text
                      for k, a in enumerate(node.args)]  # fmt: skip
             text = f"{node.name}({', '.join(words)})" if node.args else node.name
             self.directives.append(Directive("pragma", text, span=node.span))
+
+    def computed(self, node: ast.Name, code: str) -> str:
+        """The buffer of a definition, for a directive about kernels: an input has none."""
+        found = self.buffer_name(node)
+        if any(entry.buffer == found for entry in self.inputs):
+            self.fail(code, f"`{node.id}` is an input: no kernel computes it", node.span, "name a definition")
+        return found
 
     def buffer_name(self, node: ast.Name) -> str:
         """The buffer that a name stands for here, which passes know it by; the name itself where it is none."""

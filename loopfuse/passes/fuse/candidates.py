@@ -22,6 +22,7 @@ from loopfuse.passes.contract import contract_kernel
 from loopfuse.passes.fuse.graph import Node, search_graph
 from loopfuse.passes.fuse.partition import Components, bits
 from loopfuse.passes.fuse.search import INFINITE
+from loopfuse.passes.fuse.trial import Made, Trial, again, with_ids
 from loopfuse.passes.merge import Merged, inline, merge
 from loopfuse.passes.remat import rematerialise
 from loopfuse.passes.window import around, window
@@ -39,7 +40,7 @@ NO_PLAN = 1.0  # seconds that a kernel is taken to need where no schedule takes 
 class Group:
     """A set of kernels as one: the mask of its nodes, of which two groups it was made, and in which way.
 
-    `extras` are the joins in it that brought sizes of tiles and local buffers with them.
+    `extras` are the joins in it that brought sizes of tiles and local buffers with them; `log` the ids that this join made.
     """
 
     made: Merged
@@ -48,6 +49,7 @@ class Group:
     second: Group | None = None
     way: Way | None = None
     extras: tuple[Merged, ...] = ()
+    log: tuple[Made, ...] = ()
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -75,7 +77,7 @@ class Candidates:
     `kept` are buffers that stay in device memory whoever reads them; `barred` the sets that may not be joined.
     """
 
-    def __init__(self, nodes: Sequence[Node], env: Env, kept: frozenset[str], barred: Sequence[Barred] = ()) -> None:
+    def __init__(self, nodes: Sequence[Node], env: Trial, kept: frozenset[str], barred: Sequence[Barred] = ()) -> None:
         self.nodes, self.env, self.kept, self.barred = nodes, env, kept, tuple(barred)
         self.graph = search_graph(nodes, env)
         self.masks = Components([sum(1 << m for m in after) for after in self.graph.after], self.graph.links)
@@ -95,7 +97,9 @@ class Candidates:
         self.flow = [a | b for a, b in zip(self.masks.after, self.masks.before, strict=True)]
         self.groups: dict[int, Group | Cause] = {}
         self.plans: dict[int, Plan | Refusal] = {}
-        self.asked: list[Group] = []  # those that `plans` knows by their ids, kept alive
+        self.logs: dict[int, tuple[Made, ...]] = {}  # the ids that finishing a group made
+        self.ids: dict[int, dict[str, str]] = {}  # of groups that were carried out, their ids by those of the trial
+        self.asked: list[Group] = []  # those that `plans` and `logs` know by their ids, kept alive
         self.turned: set[int] = set()
         self.refused: list[int] = []
         self.probed: set[int] = set()
@@ -303,7 +307,9 @@ class Candidates:
         if id(group) not in self.plans:
             self.asked.append(group)
             live, env = self.live(group.mask), surroundings(self.env, group.extras)
+            start = len(self.env.log)
             kernel, buffers = finish(group.made.kernel, env, live)
+            self.logs[id(group)] = tuple(self.env.log[start:])
             self.plans[id(group)] = accepts(kernel, {**env.buffers, **buffers}, env, live)
         return self.plans[id(group)]
 
@@ -413,13 +419,14 @@ class Candidates:
         a, b = self.group(first), self.group(second)
         assert isinstance(a, Group) and isinstance(b, Group)
         extras = (*a.extras, *b.extras)
+        start = len(self.env.log)
         made = way(a.made.kernel, b.made.kernel, surroundings(self.env, extras), self.live(first | second))
         if isinstance(made, Cause):
             return made
         if made.recomputed and (cause := self._too_much(made, first)) is not None:
             return cause
         extras += (made,) if made.sizes or made.buffers else ()
-        return Group(made, first | second, a, b, way, extras)
+        return Group(made, first | second, a, b, way, extras, tuple(self.env.log[start:]))
 
     def _too_much(self, made: Merged, first: int) -> Cause | None:
         """Why computing something again is not worth what it saves."""
@@ -437,6 +444,10 @@ class Candidates:
     def rebuild(self, group: Group, kernels: Sequence[Kernel], env: Env) -> tuple[Kernel, tuple[Merged, ...]]:
         """The group built again in the same steps, of other copies of the nodes' kernels and with ids from another
         environment: those of the trials are left out."""
+        ids = self._again(group, kernels, env)
+        if ids is not None:
+            self.ids[group.mask] = ids
+            return with_ids(group.made.kernel, ids), ()
         done: list[tuple[Kernel, tuple[Merged, ...]]] = []
         waiting: list[tuple[Group, bool]] = [(group, False)]
         while waiting:
@@ -451,6 +462,19 @@ class Candidates:
                 assert isinstance(made, Merged)
                 done.append((made.kernel, (*left, *right, *((made,) if made.sizes or made.buffers else ()))))
         return done[0]
+
+    def _again(self, group: Group, kernels: Sequence[Kernel], env: Env) -> dict[str, str] | None:
+        """The ids that building a group again would make, by those of the trial; None where it must be built again."""
+        if group.extras or any(kernels[n] != self.nodes[n].kernel for n in bits(group.mask)):
+            return None
+        log: list[Made] = []
+        waiting: list[Group | None] = [group]
+        while waiting:
+            some = waiting.pop()
+            if some is not None:
+                log[:0] = some.log
+                waiting += [some.first, some.second]
+        return again(log, env)
 
     def path(self, mask: int) -> list[Group]:
         """The groups that are made one after the other to make a group."""
@@ -480,10 +504,3 @@ def rank(kernel: Kernel) -> int:
     """How many indices the outermost loop has."""
     loop = kernel.body[0] if kernel.body else None
     return len(loop.dims) if isinstance(loop, Loop) else 0
-
-
-def trial(env: Env) -> Env:
-    """A copy of the surroundings whose new ids do not count."""
-    fresh = type(env.fresh)(replace(env.program, kernels=()))
-    fresh.used, fresh.next = set(env.fresh.used), dict(env.fresh.next)
-    return replace(env, fresh=fresh, indices=set(env.indices))

@@ -107,8 +107,11 @@ def _unmaterialized(request: Request, program: Program, decisions: Sequence[Deci
             continue
         if buffer.role == "out":
             return _failed(request, f"`{name}` is an output", ())
+        if any(r.what == "materialize" and name in r.names for r in requests(program, "pragma")):
+            return _failed(request, f"`pragma materialize({name})` keeps `{name}` in memory", ())
         apart = [d for d in decisions if d.verdict not in TOGETHER and name in (*d.a, *d.b)]
-        return _failed(request, f"`{name}` is kept in memory, since kernels other than its own read it", apart[-1:])
+        why = "kernels other than its own read it" if apart else "its kernel reads it again after other blocks may run"
+        return _failed(request, f"`{name}` is kept in memory, since {why}", apart[-1:])
     return None
 
 

@@ -20,12 +20,13 @@ from loopfuse.ir import Kernel, Program
 from loopfuse.passes.base import Options, Outcome, Steps, steps
 from loopfuse.passes.contract import pinned
 from loopfuse.passes.fuse import records
-from loopfuse.passes.fuse.candidates import Barred, Candidates, Group, finish, trial
+from loopfuse.passes.fuse.candidates import Barred, Candidates, Group, finish
 from loopfuse.passes.fuse.chains import Chains
 from loopfuse.passes.fuse.directives import splits
 from loopfuse.passes.fuse.duplicate import Spread, copied, free, spread
 from loopfuse.passes.fuse.graph import Node, kernel_keys
 from loopfuse.passes.fuse.search import Effort, search
+from loopfuse.passes.fuse.trial import again, plan_with_ids, trial, with_ids
 from loopfuse.passes.fuse.wishes import Wish, Wishes, wishes
 from loopfuse.passes.merge import Merged
 from loopfuse.rewrite import free_names
@@ -249,7 +250,7 @@ class _Fusion:
         plans: dict[str, Plan] = {}
         refusals: dict[str, Refusal] = {}
         for kernel, mask, live in zip(program.kernels, groups, lives(program, self.kept), strict=True):
-            plan = self._known(planned.found, mask, kernel, live)
+            plan = self._known(planned.found, mask, kernel, live, env)
             if plan is None:
                 done, buffers = finish(kernel, env, live)
                 plan = accepts(done, {**env.buffers, **buffers}, env, live)
@@ -261,16 +262,20 @@ class _Fusion:
                 "moved": Moved(self.program, self.env, program, env), "splits": splits(program)}  # fmt: skip
 
     @staticmethod
-    def _known(found: Candidates, mask: int, kernel: Kernel, live: frozenset[str]) -> Plan | Refusal | None:
-        """The answer of the schedules about a group, where the kernel is the one that they were asked about."""
+    def _known(found: Candidates, mask: int, kernel: Kernel, live: frozenset[str], env: Env) -> Plan | Refusal | None:
+        """The answer of the schedules about a group, where the kernel is the one that they were asked about, but for
+        ids."""
         group = found.groups.get(mask) if mask > 0 else None
-        if (
-            not isinstance(group, Group)
-            or replace(group.made.kernel, id=kernel.id) != kernel
-            or found.live(mask) != live
-        ):
+        if not isinstance(group, Group) or found.live(mask) != live:
             return None
-        return found.plans.get(id(group))
+        plan = found.plans.get(id(group))
+        if replace(group.made.kernel, id=kernel.id) == kernel:
+            return plan
+        ids = found.ids.get(mask)
+        if ids is None or not isinstance(plan, Plan) or plan.guards or with_ids(group.made.kernel, ids).body != kernel.body:
+            return None
+        more = again(found.logs[id(group)], env)
+        return None if more is None else plan_with_ids(plan, ids | more)
 
 
 @dataclass(frozen=True)
