@@ -209,6 +209,16 @@ class Lowered:
         """
         chosen = options or Options(sizes=_integers("dims", dims), specialise=_integers("specialise", specialise))
         selection(passes)
+        open_ = [s.id for s in self._lowered.program.sizes if s.value is None]
+        for name in (*chosen.sizes, *chosen.specialise):
+            if name not in open_ and options is None:
+                raise UserError(
+                    error(
+                        "LF0502",
+                        f"the program has no open size `{name}`",
+                        notes=[f"there are {', '.join(open_) or 'none'}"],
+                    )
+                )
         return Lowered(self.program, self._lowered, passes, chosen)
 
     @cached_property

@@ -71,13 +71,14 @@ def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -
     planned = plan(done.program, done.device, done.known, done.stages)
     program: Program = done.program
     for kernel, found in planned.plans.items():
-        if options.kernel in (None, kernel):
+        if options.kernel in (None, kernel) or done.home(options.kernel) == kernel:
             context.terminal.record({"kind": "cost", **costs.as_record(kernel, found)})
     if options.kernel is None:
         lines = costs.cost_table(program, planned.plans)
         lines += ["", *costs.foot(program, planned.plans, done.device, planned.sizes, planned.assumed)]
     else:
-        chosen = next((k for k in program.kernels if k.id == options.kernel), None)
+        home = done.home(options.kernel)
+        chosen = next((k for k in program.kernels if k.id == home), None)
         if chosen is None:
             known = [k.id for k in program.kernels]
             near = difflib.get_close_matches(options.kernel, known, 1)

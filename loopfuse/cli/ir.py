@@ -83,7 +83,7 @@ def _show(options: argparse.Namespace, context: Context, done: passing.Passed) -
     parts = list(_listings(options, context, done))
     if options.after or options.emit == "loops" or not parts:
         number = done.after(options.after) if options.after else len(done.stages)
-        parts.append(_program(options, done.at(number)))
+        parts.append(_program(options, done.at(number), done.home(options.only) if options.only else None))
     _text(options, context, "\n".join(part if part.endswith("\n") else part + "\n" for part in parts))
 
 
@@ -120,11 +120,12 @@ def _listings(options: argparse.Namespace, context: Context, done: passing.Passe
 # -- the program ------------------------------------------------------------------------------------------------------
 
 
-def _program(options: argparse.Namespace, program: Program) -> str:
+def _program(options: argparse.Namespace, program: Program, home: str | None = None) -> str:
     """The text of a program, or of the kernels that `--only` asks for."""
     if options.only is None:
         return print_program(program, gutter=not (options.no_gutter or options.file))
     kernels = [k for k in program.kernels if k.id == options.only or options.only in defined(k)]
+    kernels = kernels or [k for k in program.kernels if k.id == home]  # where its array is gone
     if not kernels:
         _missing(program, options.only)
     return "".join(print_kernel(kernel) for kernel in kernels)

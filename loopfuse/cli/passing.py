@@ -22,6 +22,7 @@ from loopfuse.ir import Program
 from loopfuse.passes import Options, Stage, selection
 from loopfuse.views import pins
 from loopfuse.views.counts import numbers
+from loopfuse.views.lines import defined
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,14 @@ class Passed:
     def names(self) -> list[str]:
         """`lower` and the names of the passes that ran."""
         return ["lower", *(stage.name for stage in self.stages)]
+
+    def home(self, name: str) -> str | None:
+        """The kernel of the last program that computes a definition, or holds what became of it."""
+        for number in range(len(self.stages), -1, -1):
+            found = next((k.id for k in self.at(number).kernels if name in (k.id, *defined(k))), None)
+            if found is not None:
+                return found if any(k.id == found for k in self.program.kernels) else None
+        return None
 
     def after(self, name: str) -> int:
         """The number of the stage of a name (or number): 0 is the lowered program. Raises `UserError` LF0821."""

@@ -22,7 +22,7 @@ from loopfuse.passes.contract import contract_kernel
 from loopfuse.passes.fuse.graph import Node, search_graph
 from loopfuse.passes.fuse.partition import Components, bits
 from loopfuse.passes.fuse.search import INFINITE
-from loopfuse.passes.fuse.trial import Made, Trial, again, with_ids
+from loopfuse.passes.fuse.trial import Made, Step, Trial, again, with_ids
 from loopfuse.passes.merge import Merged, inline, merge
 from loopfuse.passes.remat import rematerialise
 from loopfuse.passes.window import around, window
@@ -467,14 +467,14 @@ class Candidates:
         """The ids that building a group again would make, by those of the trial; None where it must be built again."""
         if group.extras or any(kernels[n] != self.nodes[n].kernel for n in bits(group.mask)):
             return None
-        log: list[Made] = []
+        steps: list[Step] = []
         waiting: list[Group | None] = [group]
         while waiting:
             some = waiting.pop()
             if some is not None:
-                log[:0] = some.log
+                steps.append((some.log, some.made.kernel))
                 waiting += [some.first, some.second]
-        return again(log, env)
+        return again(steps[::-1], env)
 
     def path(self, mask: int) -> list[Group]:
         """The groups that are made one after the other to make a group."""

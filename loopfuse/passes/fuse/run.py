@@ -272,9 +272,14 @@ class _Fusion:
         if replace(group.made.kernel, id=kernel.id) == kernel:
             return plan
         ids = found.ids.get(mask)
-        if ids is None or not isinstance(plan, Plan) or plan.guards or with_ids(group.made.kernel, ids).body != kernel.body:
+        if (
+            ids is None
+            or not isinstance(plan, Plan)
+            or plan.guards
+            or with_ids(group.made.kernel, ids).body != kernel.body
+        ):
             return None
-        more = again(found.logs[id(group)], env)
+        more = again([(found.logs[id(group)], group.made.kernel)], env)
         return None if more is None else plan_with_ids(plan, ids | more)
 
 
