@@ -16,10 +16,10 @@ from math import prod
 
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause
-from loopfuse.ir import Buffer, Kernel, Loop
+from loopfuse.ir import Buffer, Kernel
 from loopfuse.passes.cascade import cascade_kernel
 from loopfuse.passes.contract import contract_kernel
-from loopfuse.passes.fuse.graph import Node, search_graph
+from loopfuse.passes.fuse.graph import Node, rank, search_graph
 from loopfuse.passes.fuse.partition import Components, bits
 from loopfuse.passes.fuse.search import INFINITE
 from loopfuse.passes.fuse.trial import Made, Step, Trial, again, with_ids
@@ -498,9 +498,3 @@ def finish(kernel: Kernel, env: Env, live: frozenset[str]) -> tuple[Kernel, dict
     kernel = rematerialise(kernel, env, live)
     kernel, _, _ = cascade_kernel(kernel, env, live)
     return contract_kernel(kernel, env, live)
-
-
-def rank(kernel: Kernel) -> int:
-    """How many indices the outermost loop has."""
-    loop = kernel.body[0] if kernel.body else None
-    return len(loop.dims) if isinstance(loop, Loop) else 0

@@ -123,3 +123,9 @@ def _links(found: Sequence[int]) -> Iterable[tuple[int, int]]:
     for k, a in enumerate(found):
         for b in found[k + 1 : k + 1 + span]:
             yield min(a, b), max(a, b)
+
+
+def rank(kernel: Kernel) -> int:
+    """How many indices the outermost loop has."""
+    loop = kernel.body[0] if kernel.body else None
+    return len(loop.dims) if isinstance(loop, Loop) else 0
