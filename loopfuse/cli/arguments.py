@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -16,7 +18,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser with the options that every command has."""
 
     def __init__(self, command: str, about: str, **rest: object) -> None:
-        super().__init__(prog=f"loopfuse {command}", description=about, allow_abbrev=False,
+        super().__init__(prog=f"loopfuse {command}", description=_filled(about), allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter, **rest)  # type: ignore[arg-type]  # fmt: skip
         group = self.add_argument_group("every command")
         group.add_argument("--json", action="store_true", help="JSON lines on stdout, words for people on stderr")
@@ -31,6 +33,15 @@ class Parser(argparse.ArgumentParser):
         terminal.json, terminal.color, terminal.quiet = found.json, found.color, found.quiet
         terminal.verbose = found.verbose
         return found
+
+
+def _filled(text: str) -> str:
+    """A description as wide as the terminal; paragraphs with indented lines stay as they are."""
+    width = min(shutil.get_terminal_size().columns, 100) - 2
+    parts = text.split("\n\n")
+    return "\n\n".join(
+        p if "\n " in p or p.startswith(" ") else textwrap.fill(" ".join(p.split()), width) for p in parts
+    )
 
 
 def add_data(parser: Parser) -> None:
