@@ -52,6 +52,9 @@ class Loops(Definitions):
         lo, hi, step = self.scan_range(node)
         size = abs(step)
         count = hi - lo if size == 1 else (hi - lo + size - 1) // size
+        if step < 0 and not (hi - lo).is_const and self.facts.nonneg(lo - hi):
+            self.fail("LF0335", "a range goes from its least to its end, whatever the step", b.span, "runs from high to low",
+                      fix=f"{hi}..{lo} by -{size}")  # fmt: skip
         if not self.require_nonneg(hi - lo, "the number of trips must not be negative", b.span):
             self.fail(
                 "LF0335", "the number of trips may be negative", b.span, f"{hi - lo} trips", fix="guard it: require ..."
