@@ -28,23 +28,24 @@ def axis_count(axis: Axis, extents: Mapping[str, int], extent: int) -> tuple[int
     return max(1, min(extent, values, ceil(reach) + 1)), min(reach, float(extent - 1))
 
 
-def touched(access: Access, extents: Mapping[str, int], shape: tuple[int, ...]) -> int:
-    """How many elements an access touches while the indices take `extents` consecutive values (others one)."""
-    whole = prod(axis_count(a, extents, n)[0] for a, n in zip(access.axes, shape, strict=True))
-    return max(1, min(whole, prod(extents.get(i, 1) for i in access.indices)))
-
-
-def _box(access: Access, extents: Mapping[str, int], shape: tuple[int, ...]) -> Box:
+def _region(access: Access, extents: Mapping[str, int], shape: tuple[int, ...]) -> tuple[Box, int]:
+    """The box that an access stays in, and how many elements of it are touched."""
+    lows, whole = access.level.lows, 1
     sides = []
     for axis, n in zip(access.axes, shape, strict=True):
-        lo = float(axis.const)
-        for name, factor in axis.factors:
-            start = access.level.lows.get(name, 0)
-            lo += factor * start if factor >= 0 else factor * (start + extents.get(name, 1) - 1)
-        if axis.loose:
-            lo = 0.0
-        sides.append((lo, lo + axis_count(axis, extents, n)[1]))
-    return tuple(sides)
+        count, reach = axis_count(axis, extents, n)
+        whole *= count
+        lo = 0.0
+        if not axis.loose:
+            lo = float(axis.const)
+            for name, factor in axis.factors:
+                start = lows.get(name, 0)
+                lo += factor * start if factor >= 0 else factor * (start + extents.get(name, 1) - 1)
+        sides.append((lo, lo + reach))
+    most = 1
+    for i in access.indices:
+        most *= extents.get(i, 1)
+    return tuple(sides), max(1, min(whole, most))
 
 
 def union(found: Sketch, accesses: Iterable[Access], extents: Mapping[str, int] | None = None) -> int:
@@ -62,9 +63,7 @@ def _union(found: Sketch, accesses: list[Access], extents: Mapping[str, int] | N
     buffer = ""
     for access in accesses:
         buffer = access.buffer
-        shape = found.shape(buffer)
-        mine = _ranges(access, extents)
-        box, count = _box(access, mine, shape), touched(access, mine, shape)
+        box, count = _region(access, _ranges(access, extents), found.shape(buffer))
         for k, (other, theirs) in enumerate(parts):
             if _overlap(box, other):
                 hull = tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(box, other, strict=True))

@@ -19,10 +19,10 @@ Answer = Callable[[Ask], Plan | Refusal]
 
 def accept(ask: Ask, inner: Answer) -> Plan | Refusal:
     """A plan with launches at each step, or why not; `inner` is what takes one step's nests."""
+    if all(level.kind != "seq" for level in ask.sketch.levels):
+        return refuse(NAME, 0, "shape", f"{ask.title}: nothing follows in order", ask)
     spread = _inside_out(ask.kernel)
-    if spread is not None:
-        ask = replace(ask, kernel=spread, sketch=sketch(spread, ask.buffers, ask.env))
-    tops = ask.sketch.root.children
+    tops = ask.sketch.root.children if spread is None else ask.sketch.root.children[0].children
     seqs = [level for level in tops if level.kind == "seq"]
     if not seqs:
         return refuse(NAME, 0, "shape", f"{ask.title}: nothing follows in order", ask)
@@ -33,8 +33,10 @@ def accept(ask: Ask, inner: Answer) -> Plan | Refusal:
         )  # fmt: skip
     seq = seqs[0]
     plans: list[tuple[Plan, int]] = []
-    beside = [((stmt,), 1) for stmt in ask.kernel.body if stmt is not seq.loop]
-    for nest, times in (*beside, *((nest, seq.size) for nest in _nests(seq))):
+    body = ask.kernel.body if spread is None else spread
+    recurrence = next(stmt for stmt in body if isinstance(stmt, Loop) and stmt.order == "seq")
+    beside = [((stmt,), 1) for stmt in body if stmt is not recurrence]
+    for nest, times in (*beside, *((nest, seq.size) for nest in _nests(recurrence))):
         found = _answer(ask, seq, nest, inner)
         if isinstance(found, Refusal):
             return replace(found, schedule=NAME, passed=2)
@@ -42,7 +44,7 @@ def accept(ask: Ask, inner: Answer) -> Plan | Refusal:
     return _plan(ask, seq, plans)
 
 
-def _inside_out(kernel: Kernel) -> Kernel | None:
+def _inside_out(kernel: Kernel) -> tuple[Stmt, ...] | None:
     """A parallel loop around a recurrence as a recurrence around parallel loops, where only arrays and pure values pass
     between the statements of its body; None for any other kernel."""
     around = kernel.body[0] if len(kernel.body) == 1 else None
@@ -56,8 +58,7 @@ def _inside_out(kernel: Kernel) -> Kernel | None:
         made: list[Stmt] = []
         passing: set[str] = set()
         for stmt in body:
-            used = free_names((stmt,))
-            if passing & used.values:
+            if passing and passing & free_names((stmt,)).values:
                 return None
             if isinstance(stmt, Let):
                 lets.append(stmt)
@@ -72,11 +73,10 @@ def _inside_out(kernel: Kernel) -> Kernel | None:
             passing.update(acc.id for acc in (stmt.accs if isinstance(stmt, Loop) else ()))
         return tuple(made)
 
-    body = spread(around.body)
-    return None if body is None else replace(kernel, body=body)
+    return spread(around.body)
 
 
-def _nests(seq: Level) -> list[tuple[Stmt, ...]]:
+def _nests(seq: Loop) -> list[tuple[Stmt, ...]]:
     """The statements of each launch: a loop with the lets before it; stores outside loops go with the last."""
     found: list[list[Stmt]] = [[]]
     lets: list[Let] = []

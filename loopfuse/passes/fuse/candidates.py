@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import prod
 
 from loopfuse.analysis.env import Env
@@ -22,10 +21,10 @@ from loopfuse.passes.contract import contract_kernel
 from loopfuse.passes.fuse.graph import Node, rank, search_graph
 from loopfuse.passes.fuse.partition import Components, bits
 from loopfuse.passes.fuse.search import INFINITE
-from loopfuse.passes.fuse.trial import Made, Step, Trial, again, with_ids
+from loopfuse.passes.fuse.trial import Made, Step, Trial, again, surroundings, with_ids
 from loopfuse.passes.merge import Merged, inline, merge
 from loopfuse.passes.remat import rematerialise
-from loopfuse.passes.window import around, window
+from loopfuse.passes.window import window
 from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Cost, Plan, Refusal
 
@@ -349,6 +348,9 @@ class Candidates:
                 break
         if not groups:
             return why or Cause("unrelated", "the kernels do not belong together")
+        whole = [g for g in groups if g.made.cause is None]
+        if len(groups) > len(whole) > 0 and any(isinstance(self.judge(g), Plan) for g in whole):
+            groups = whole  # nothing that shares no loops is better
         return groups[0] if len(groups) == 1 else min(groups, key=self._rank)
 
     def _rank(self, group: Group) -> tuple[bool, bool, float]:
@@ -486,11 +488,6 @@ class Candidates:
                 found.append(group)
                 waiting += [group.first, group.second]
         return found[::-1]
-
-
-def surroundings(env: Env, extras: Sequence[Merged]) -> Env:
-    """The surroundings of a kernel that some joins brought sizes and local buffers into."""
-    return reduce(around, extras, env)
 
 
 def finish(kernel: Kernel, env: Env, live: frozenset[str]) -> tuple[Kernel, dict[str, Buffer]]:

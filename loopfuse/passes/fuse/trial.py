@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from typing import TypeVar
 
 from loopfuse.analysis.env import Env
 from loopfuse.ir import Kernel, Loop
+from loopfuse.passes.merge import Merged
+from loopfuse.passes.window import around
 from loopfuse.rewrite import Fresh, rename, walk
 from loopfuse.schedule.plan import Plan
 
@@ -103,3 +106,8 @@ def plan_with_ids(plan: Plan, ids: Mapping[str, str]) -> Plan:
     return replace(
         plan, roles=named(plan.roles), tiles=named(plan.tiles), folds=named(plan.folds), place=named(plan.place)
     )
+
+
+def surroundings(env: Env, extras: Sequence[Merged]) -> Env:
+    """The surroundings of a kernel that some joins brought sizes and local buffers into."""
+    return reduce(around, extras, env)
