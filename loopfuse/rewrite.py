@@ -112,19 +112,18 @@ def map_expr(expr: Expr, function: ExprMap, memo: Memo | None = None) -> Expr:
     known: Memo = {} if memo is None else memo
     stack = [expr]
     while stack:
-        node = stack[-1]
+        node = stack.pop()
         if id(node) in known:
-            stack.pop()
             continue
         operands = children(node)
         made = node
         if operands:
             waiting = [child for child in operands if id(child) not in known]
             if waiting:
+                stack.append(node)
                 stack += waiting[::-1]
                 continue
             made = rebuild(node, tuple([known[id(child)][1] for child in operands]))
-        stack.pop()
         known[id(node)] = (node, function(made))
     return known[id(expr)][1]
 
@@ -170,7 +169,7 @@ class Mapper:
         return poly if found == poly else found
 
     def _node(self, node: Expr) -> Expr:
-        if isinstance(node, Affine):
+        if type(node) is Affine:
             poly = self.on_poly(node.poly)
             if poly is not node.poly:
                 node = Affine(poly, span=node.span)
@@ -348,10 +347,11 @@ def rename(body: tuple[Stmt, ...], names: Mapping[str, str]) -> tuple[Stmt, ...]
     indices = {old: Poly.of(new) for old, new in names.items()}
 
     def on_expr(node: Expr) -> Expr:
-        if isinstance(node, Ref) and node.id in table:
-            return Ref(table[node.id], node.dtype, span=node.span)
-        if isinstance(node, Load) and node.buffer in names:
-            return Load(names[node.buffer], node.subs, node.modes, node.dtype, span=node.span)
+        kind = type(node)
+        if kind is Ref and node.id in table:  # type: ignore[union-attr]
+            return Ref(table[node.id], node.dtype, span=node.span)  # type: ignore[union-attr]
+        if kind is Load and node.buffer in names:  # type: ignore[union-attr]
+            return Load(names[node.buffer], node.subs, node.modes, node.dtype, span=node.span)  # type: ignore[union-attr]
         return node
 
     def on_stmt(stmt: Stmt) -> Stmt:

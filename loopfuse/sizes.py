@@ -230,6 +230,13 @@ class Poly:
             return self
         found: list[tuple[Monomial, int]] = []
         for monomial, coefficient in self.terms:
+            if len(monomial) <= 1 and (not monomial or type(monomial[0]) is str):
+                new = values.get(monomial[0]) if monomial else None  # type: ignore[arg-type]
+                if new is None:
+                    found.append((monomial, coefficient))
+                else:
+                    found += [(m, c * coefficient) for m, c in Poly.of(new).terms]
+                continue
             product = ONE
             for atom in monomial:
                 if isinstance(atom, str):

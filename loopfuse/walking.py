@@ -17,15 +17,12 @@ from loopfuse.sizes import Poly
 
 def walk(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """All statements, a loop before its body, in textual order."""
-    stack = [iter(body)]
+    stack = [*body][::-1]
     while stack:
-        stmt = next(stack[-1], None)
-        if stmt is None:
-            stack.pop()
-            continue
+        stmt = stack.pop()
         yield stmt
-        if isinstance(stmt, Loop):
-            stack.append(iter(stmt.body))
+        if type(stmt) is Loop:
+            stack += stmt.body[::-1]
 
 
 def walk_program(program: Program) -> Iterator[Stmt]:

@@ -16,6 +16,8 @@ Box = tuple[tuple[float, float], ...]
 
 def axis_count(axis: Axis, extents: Mapping[str, int], extent: int) -> tuple[int, float]:
     """How many values a subscript takes, and how far they reach."""
+    if not axis.factors:
+        return 1, 0.0
     reach, values = 0.0, 1
     for name, factor in axis.factors:
         n = extents.get(name, 1)
