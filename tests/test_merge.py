@@ -227,3 +227,15 @@ buf y: f32[H, B, D] out
                    "  par b < B, n < H*D\n    y[0, b, n] = a[b, n] * 2.0f32",
                    head.replace("[H, B, D]", "[1, B, H*D]"))  # fmt: skip
     assert len(loops(made)) == 1 and len(loops(made)[0].split(",")) == 3
+
+
+def test_a_total_keeps_its_order_beside_loops_in_another_order() -> None:
+    """A sum over i, j, k next to rows of i, k: what is left of the sum is a parallel loop, and still has an order."""
+    head = "program p(A, B, C)\nbuf x: f32[A, B, C] in\nbuf t: f32[] out\nbuf c: f32[A, C] out\n"
+    total = "  fold i < A, j < B, k < C\n    acc s: f32 sum\n    s <- x[i, j, k]\n  t[] = s"
+    rows = "  par i < A, k < C\n    fold j < B\n      acc p: f32 prod\n      p <- x[i, j, k]\n    c[i, k] = p"
+    for first, second in ((total, rows), (rows, total)):
+        made, program = pair(first, second, head)
+        joined = Program(program.name, program.sizes, (), program.buffers, (made.kernel,))
+        sizes = {"A": 3, "B": 7, "C": 5}
+        check(program, joined, {"x": np.random.default_rng(0).standard_normal((3, 7, 5)).astype(np.float32)}, sizes)

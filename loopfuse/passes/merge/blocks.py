@@ -83,7 +83,8 @@ def join_loops(first: Loop, second: Loop, scope: Scope) -> Loop | None:
     if any(a.id in used.all for a in first.accs):
         return None  # a fold's value is complete only after its loop
     first, second = aligned(first, second, scope)
-    pairs = _in_order(first, second, pairing(first, second, scope))
+    ordered = _absorbs(first, scope), _absorbs(second, scope)
+    pairs = _in_order(first, second, ordered, pairing(first, second, scope))
     if not pairs or not _orders_whole(first, second, pairs):
         return None
     shared = set(pairs.values())
@@ -96,7 +97,7 @@ def join_loops(first: Loop, second: Loop, scope: Scope) -> Loop | None:
         return None  # a condition of one loop alone needs a loop of its own
     scope.slide(given, pairs)
     body = join(_rest(first, rest_first, conditions[0]), _rest(second, rest_second, conditions[1]), scope)
-    dims = tuple(d for d in (first if first.accs else second).dims if d.id in shared)
+    dims = tuple(d for d in (first if ordered[0] else second).dims if d.id in shared)
     return Loop(dims, body, order, (*first.accs, *second.accs), where, span=first.span)
 
 
@@ -112,17 +113,22 @@ def _order(first: Loop, second: Loop) -> Order | None:
     return None
 
 
-def _in_order(first: Loop, second: Loop, pairs: Pairing) -> Pairing:
-    """The pairs that keep the order in which each fold absorbs: the outermost indices of a fold, in its own order."""
-    for loop, mine in ((first, list(pairs.values())), (second, list(pairs))):
-        if loop.accs:
+def _absorbs(loop: Loop, scope: Scope) -> bool:
+    """Whether the loop absorbs: into accumulators of its own, or of a loop around, in the order of its indices."""
+    return bool(loop.accs) or any(name not in scope.env.buffers for name in scope.names(loop)[0].stores)
+
+
+def _in_order(first: Loop, second: Loop, ordered: tuple[bool, bool], pairs: Pairing) -> Pairing:
+    """The pairs that keep the order in which each loop absorbs: its outermost indices, in their own order."""
+    for loop, mine, absorbs in ((first, list(pairs.values()), ordered[0]), (second, list(pairs), ordered[1])):
+        if absorbs:
             kept = []
             for dim in loop.dims:
                 if dim.id not in mine:
                     break
                 kept.append(dim.id)
             pairs = {c: a for c, a in pairs.items() if (a if loop is first else c) in kept}
-    if first.accs and second.accs:
+    if all(ordered):
         back = {a: c for c, a in pairs.items()}
         ours = [back[d.id] for d in first.dims if d.id in back]
         theirs = [d.id for d in second.dims if d.id in pairs]
@@ -162,7 +168,7 @@ def _turned(candidates: list[Loop], stmt: Loop, scope: Scope) -> tuple[Loop, Blo
     `par e { fold j { acc s }; rest }` is `fold j { acc s[E]; par e { .. } }; par e { rest }`. It is done where a candidate
     computes what the fold reads by a loop of its own: anything cheaper is computed again where it is read.
     """
-    if stmt.order != "par" or stmt.accs or stmt.where is not None:
+    if stmt.order != "par" or _absorbs(stmt, scope) or stmt.where is not None:
         return None
     folds = [s for s in stmt.body if isinstance(s, Loop)]
     if not folds or not all(isinstance(s, Let) for s in stmt.body[: _index(stmt.body, folds[0])]):
@@ -255,10 +261,12 @@ Stored = dict[tuple[str, tuple[Poly, ...]], Expr]
 
 
 def _forward(body: Block, known: Stored, scope: Scope) -> Block:
-    loaded = {b for s in walk(body) if isinstance(s, Loop) for b in scope.names(s)[0].loads}
-    for s in body:
-        if not isinstance(s, Loop):
-            loaded |= scope.names(s)[0].loads
+    loaded: set[str] = set()
+    if any(isinstance(s, Store) and not s.absorb for s in body):
+        loaded = {b for s in walk(body) if isinstance(s, Loop) for b in scope.names(s)[0].loads}
+        for s in body:
+            if not isinstance(s, Loop):
+                loaded |= scope.names(s)[0].loads
     known = dict(known)
     buffers = {b for b, _ in known}
     made: list[Stmt] = []
