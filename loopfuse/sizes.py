@@ -99,7 +99,14 @@ class Poly:
     def __sub__(self, other: Poly | int) -> Poly:
         if isinstance(other, int):
             return self + -other
-        return self + -other if self.terms != other.terms else ZERO
+        right = other.terms
+        if self.terms == right:
+            return ZERO
+        if not right:
+            return self
+        if len(right) == 1 and not right[0][0]:
+            return self._plus(-right[0][1])
+        return Poly.collect([*self.terms, *[(m, -c) for m, c in right]])
 
     def __rsub__(self, other: int) -> Poly:
         return -self + other

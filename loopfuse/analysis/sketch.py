@@ -205,7 +205,7 @@ class Sketch:
 
     def resolve(self, names: frozenset[str], level: Level) -> frozenset[str]:
         """The indices that the names depend on, seen from a level."""
-        found: frozenset[str] = frozenset(n for n in names if n in level.extents)
+        found: frozenset[str] = names.intersection(level.extents)
         for name in names:
             theirs = self.deps.get(name)
             if theirs and not theirs <= found:
