@@ -115,7 +115,9 @@ def contract_kernel(
     mine = [n for n in touched if _own(env, n, live)]
     gone = frozenset(mine)
     made = sweep(kernel, lambda b: b not in gone)
-    made = sweep(forward(made, env, frozenset(touched)), lambda b: b not in gone)
+    named = forward(made, env, frozenset(touched))
+    if named is not made:
+        made = sweep(named, lambda b: b not in gone)
     v = laid(made, env)
     mine = [n for n in mine if n in v.stores]
     changed: dict[str, Buffer] = {}
