@@ -7,8 +7,14 @@ from dataclasses import replace
 from loopfuse.ir import Affine, Expr, Let, Load, Loop, Ref, Stmt, Store
 from loopfuse.ops import MONOIDS
 from loopfuse.passes.cascade.join import aligned
-from loopfuse.rewrite import Mapper, binders, expr_names, free_names, polys
+from loopfuse.rewrite import Mapper, binders, expr_names, free_names, polys, walk
 from loopfuse.sizes import ONE, ZERO, Poly
+
+
+def _absorbs_outside(loop: Loop) -> bool:
+    """Whether the loop absorbs into an accumulator of a loop around, in an order that an interchange would change."""
+    own = {x.id for s in walk((loop,)) if isinstance(s, Loop) for x in s.accs}
+    return any(isinstance(s, Store) and s.absorb and s.buffer not in own for s in walk(loop.body))
 
 
 def expanded(a: Loop, b: Loop, between: tuple[Stmt, ...]) -> tuple[Stmt, ...] | None:
@@ -29,7 +35,7 @@ def expanded(a: Loop, b: Loop, between: tuple[Stmt, ...]) -> tuple[Stmt, ...] | 
     before, after = b.body[:place], b.body[place + 1 :]
     if not all(isinstance(s, Let) for s in before) or _mentions(fold, mine | {n for s in before for n in binders(s)}):
         return None
-    if any(d.hi[0].names & mine for d in b.dims) or not _depends(a, b, between):
+    if any(d.hi[0].names & mine for d in b.dims) or not _depends(a, b, between) or _absorbs_outside(b):
         return None
     shape = tuple(d.hi[0] for d in b.dims)
     subs: tuple[Expr, ...] = tuple(Affine(Poly.of(d.id)) for d in b.dims)
