@@ -392,3 +392,8 @@ def test_decisions_can_be_turned_around(shell: Shell) -> None:
     assert shell.out.count("kernel ") > 1
     assert shell("ir", "s.lf", "--decide-max", "0") == 0
     assert shell.out.count("kernel ") == 4
+
+
+@pytest.mark.parametrize("flags", [("--side",), ("--all", "--after", "fuse")])
+def test_flags_that_do_not_go_together(joining: Shell, flags: tuple[str, ...]) -> None:
+    assert joining("ir", "s.lf", *flags) == 2

@@ -33,6 +33,10 @@ def main(argv: list[str], context: Context) -> int:
         parser.error("name a script, or IR text with --from")
     if options.file and (options.types or options.ranges or options.sizes or options.emit in ("ast", "typed")):
         parser.error("--from takes no --types, --ranges, --emit ast, --emit typed or -D")
+    if options.side and options.diff is None:
+        parser.error("--side is how --diff is shown: give both")
+    if options.all and options.after is not None:
+        parser.error("--all shows every pass, --after one of them: give one")
     if options.emit == "ast":
         _text(options, context, _syntax(options, context))
         return OK
