@@ -72,7 +72,8 @@ class OpRow:
     domain. `reference_ulp` bounds the error of `evaluate` in f64; `flops` and `special` (slots of the special-function
     unit) are the cost in f32; `domain` is an interval an operand for random tests. `switches`: the result jumps where
     the operands vary smoothly. `scale`: the magnitude whose last place the error is measured in, if not the result's.
-    `arithmetic`: what it is in the field of real numbers, whose laws floats keep but for rounding.
+    `arithmetic`: what it is in the field of real numbers, whose laws floats keep but for rounding. `lazy`: the operands
+    after the first are evaluated only where the first does not settle the result.
     """
 
     name: str
@@ -100,6 +101,7 @@ class OpRow:
     scale: Callable[..., Array] | None = None
     switches: bool = False
     arithmetic: Literal["sum", "difference", "product", "quotient", "power"] | None = None
+    lazy: bool = False
 
     # -- types --------------------------------------------------------------------------------------------------------
 

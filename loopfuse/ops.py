@@ -163,9 +163,9 @@ def _test(name: str, doc: str, meaning: Callable[..., Any]) -> OpRow:
 
 
 def _bitwise(name: str, symbol: str, doc: str, precedence: int, meaning: Callable[..., Any], spelled: str,
-             laws: Laws, kinds: Kinds = BITS) -> OpRow:  # fmt: skip
+             laws: Laws, kinds: Kinds = BITS, lazy: bool = False) -> OpRow:  # fmt: skip
     return OpRow(name, 2, doc, kinds, _plain(meaning), infix=symbol, precedence=precedence, laws=laws,
-                 cuda=_any(spelled))  # fmt: skip
+                 cuda=_any(spelled), lazy=lazy)  # fmt: skip
 
 
 def _lattice(kinds: Kinds, identity: str, absorbing: str, *over: str) -> Laws:
@@ -422,11 +422,11 @@ _LOGIC = (
     _test("isfinite", "Whether neither infinite nor NaN.", np.isfinite),
     _bitwise(
         "and", "and", "Both; the right operand reads nothing where the left is false.", 3, np.logical_and,
-        "({0} && {1})", _lattice(BOOLS, "true", "false", "or"), BOOLS,
+        "({0} && {1})", _lattice(BOOLS, "true", "false", "or"), BOOLS, lazy=True,
     ),
     _bitwise(
         "or", "or", "Either; the right operand reads nothing where the left is true.", 2, np.logical_or,
-        "({0} || {1})", _lattice(BOOLS, "false", "true", "and"), BOOLS,
+        "({0} || {1})", _lattice(BOOLS, "false", "true", "and"), BOOLS, lazy=True,
     ),
     OpRow(
         "not", 1, "The opposite.", BOOLS, _plain(np.logical_not), prefix="not", precedence=4,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from loopfuse.ir import Affine, Const, Expr, Let, Load, Loop, Op, Program, Ref, Select, Stmt, Store
+from loopfuse.ops import OPS
 from loopfuse.sizes import Poly
 
 # -- walking ----------------------------------------------------------------------------------------------------------
@@ -41,6 +42,13 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     if kind is Select:
         return (expr.cond, expr.then, expr.other)  # type: ignore[union-attr]
     return ()
+
+
+def guarded(expr: Expr) -> Iterator[tuple[Expr, bool]]:
+    """The direct operands, and whether the node evaluates each only under a condition."""
+    lazy = isinstance(expr, Select) or (isinstance(expr, Op) and OPS[expr.op].lazy)
+    for number, child in enumerate(children(expr)):
+        yield child, lazy and number > 0
 
 
 def exprs(stmt: Stmt) -> Iterator[Expr]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from loopfuse.dtypes import BOOL
 from loopfuse.ir import Affine, Const, Expr, Let, Load, Mode, Op, Ref, Select, Stmt
 from loopfuse.ops import OPS
-from loopfuse.rewrite import Mapper, children, expr_names, exprs, map_expr, subexprs
+from loopfuse.rewrite import Mapper, expr_names, exprs, guarded, map_expr, subexprs
 from loopfuse.sizes import ZERO, Poly
 from loopfuse.verify.layout import Access, Frame
 
@@ -38,12 +38,7 @@ def eager(stmt: Stmt) -> set[int]:
         if id(node) in found:
             continue
         found.add(id(node))
-        if isinstance(node, Select):
-            stack.append(node.cond)
-        elif isinstance(node, Op) and node.op in ("and", "or"):
-            stack.append(node.args[0])
-        else:
-            stack.extend(children(node))
+        stack += [child for child, lazy in guarded(node) if not lazy]
     return found
 
 

@@ -19,7 +19,8 @@ from loopfuse.passes.base import Array, Remark, Steps
 from loopfuse.passes.freeze import Frozen
 from loopfuse.rewrite import Fresh, Mapper, children, exprs, subexprs, walk, walk_program
 
-SUM, PRODUCT = "sum", "mul"  # what linearity is about
+SUM = "sum"
+PRODUCT = next(name for name, row in OPS.items() if row.arithmetic == "product")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from loopfuse.dtypes import BOOL
 from loopfuse.ir import Affine, Expr, Kernel, Let, Load, Loop, Mode, Op, Ref, Select, Stmt, Store
 from loopfuse.ops import OPS
 from loopfuse.passes.merge.accesses import Scope
-from loopfuse.rewrite import Substitution, children, exprs, map_expr, own, subexprs
+from loopfuse.rewrite import Substitution, children, exprs, guarded, map_expr, own, subexprs
 from loopfuse.sizes import ONE, ZERO, Poly
 
 MOST_NODES = 48  # of a value that is put into the arm of a condition as a tree
@@ -80,14 +80,9 @@ class _Inliner:
         stack: list[tuple[Expr, bool]] = [(root, False)]
         eager: set[int] = set()
         while stack:
-            node, guarded = stack.pop()
-            (lazy if guarded else eager).add(id(node))
-            if isinstance(node, Select):
-                stack += [(node.cond, guarded), (node.then, True), (node.other, True)]
-            elif isinstance(node, Op) and node.op in ("and", "or"):
-                stack += [(node.args[0], guarded), (node.args[1], True)]
-            else:
-                stack += [(c, guarded) for c in children(node)]
+            node, under = stack.pop()
+            (lazy if under else eager).add(id(node))
+            stack += [(child, under or arm) for child, arm in guarded(node)]
         made: dict[int, Expr] = {}
 
         def value_of(load: Load, subs: tuple[Expr, ...], always: bool) -> Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loopfuse.decisions import Kind
 from loopfuse.ir import Kernel, Load, Loop, Op, Store
+from loopfuse.ops import OPS
 from loopfuse.passes.merge.accesses import Scope
 from loopfuse.rewrite import expr_names, subexprs, walk
 
@@ -23,7 +24,7 @@ def _product(store: Store) -> bool:
     value = store.value
     while isinstance(value, Op) and value.op == "cast":
         value = value.args[0]
-    if not store.absorb or not isinstance(value, Op) or value.op != "mul":
+    if not store.absorb or not isinstance(value, Op) or OPS[value.op].arithmetic != "product":
         return False
     sides = []
     for arg in value.args:

@@ -9,12 +9,12 @@ from typing import Any
 from loopfuse.analysis.env import Env
 from loopfuse.diag import Span
 from loopfuse.dtypes import I64
-from loopfuse.ir import Affine, Const, Expr, Let, Load, Loop, Op, Ref, Select, Store
+from loopfuse.ir import Affine, Const, Expr, Let, Load, Loop, Op, Ref, Store
 from loopfuse.passes.base import Steps
 from loopfuse.passes.sharing.safety import Safety, settled
 from loopfuse.passes.sharing.values import Block, Info, Point, Values, before, header
 from loopfuse.printer import print_expr
-from loopfuse.rewrite import children, rebuild, walk
+from loopfuse.rewrite import children, guarded, rebuild, walk
 from loopfuse.sizes import Poly
 
 MOST_NODES, MOST_DEPTH = 24, 8
@@ -175,8 +175,8 @@ class Sharing:
         if isinstance(node, Op) and node.dtype == I64 and node.args[0].dtype.is_float:
             inner = replace(inner, written=True)
         operands: list[Operand] = []
-        for child, guarded in _guarded(node):
-            operands.append((yield self.visit(child, replace(inner, guarded=inner.guarded or guarded))))
+        for child, arm in guarded(node):
+            operands.append((yield self.visit(child, replace(inner, guarded=inner.guarded or arm))))
         if point is None:
             return Tree(node, operands)
         origin = node.buffer if isinstance(node, Load) else ctx.origin
@@ -295,13 +295,6 @@ class Sharing:
     def known(self, info: Info, point: Point) -> bool:
         """Whether a value is computed before a point."""
         return any(before(place.point, point) for place in self.table.get(info.key, ()))
-
-
-def _guarded(node: Expr) -> Iterator[tuple[Expr, bool]]:
-    """The operands, and whether the node evaluates them only under a condition."""
-    lazy = isinstance(node, Select) or (isinstance(node, Op) and node.op in ("and", "or"))
-    for number, child in enumerate(children(node)):
-        yield child, lazy and number > 0
 
 
 def _crossed(inner: Point, outer: Point) -> Loop | None:
