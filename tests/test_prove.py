@@ -454,3 +454,18 @@ def test_a_condition_that_never_holds_proves_all() -> None:
     never = Op("and", (Const(0, BOOL), Op("lt", (terms.expr("N"), terms.expr("M")), BOOL)), BOOL)
     assert facts.let("e", never).assume(Ref("e", BOOL)).nonneg(terms.poly("-N - 2"))
     assert not facts.let("e", never).assume(Ref("e", BOOL), False).nonneg(terms.poly("-N - 2"))
+
+
+def test_a_positive_product_has_positive_factors() -> None:
+    """What guards the first element of a fold over several axes: `H*W*(C // 2) > 0`."""
+    facts = Facts.empty()
+    for name in "HWC":
+        facts = facts.size(name)
+    product = Poly.of("H") * Poly.of("W") * (Poly.of("C") // 2)
+    known_positive = facts.assume(Op("gt", (Affine(product), Affine(ZERO)), BOOL))
+    for factor in (Poly.of("H"), Poly.of("W"), Poly.of("C") // 2):
+        assert known_positive.nonneg(factor - 1)
+        assert not facts.nonneg(factor - 1)
+    signed = Facts.empty().size("A", least=None).size("B", least=None)
+    both = signed.assume(Op("gt", (Affine(Poly.of("A") * Poly.of("B")), Affine(ZERO)), BOOL))
+    assert not both.nonneg(Poly.of("A") - 1), "two negative factors have a positive product too"

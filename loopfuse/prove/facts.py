@@ -224,7 +224,7 @@ def _assumed(state: State, cond: Expr, truth: bool) -> State:
     said = formula(state, cond, truth)
     for fact in said.equal:
         state = with_zero(state, fact)
-    state = state.with_facts(said.facts)
+    state = state.with_facts([*said.facts, *(f for fact in said.facts for f in _factors(state, fact))])
     unequal = tuple(f for f in map(state.normal_fact, said.unequal) if not (f.poly.is_const and f.poly.constant))
     splits = tuple(tuple(tuple(map(state.normal_fact, a)) for a in s) for s in said.splits)
     if not (unequal or splits or said.unsure - state.unsure):
@@ -232,6 +232,21 @@ def _assumed(state: State, cond: Expr, truth: bool) -> State:
     return state.derive(
         unequal=(*state.unequal, *unequal), splits=(*state.splits, *splits), unsure=state.unsure | said.unsure
     )
+
+
+def _factors(state: State, fact: Fact) -> list[Fact]:
+    """A product of what is not negative that is at least 1 has factors that are: `a * b > 0` says `a >= 1` and `b >= 1`."""
+    poly = state.normal(fact.poly)
+    terms = [(m, c) for m, c in poly.terms if m]
+    if len(terms) != 1 or len(terms[0][0]) < 2 or terms[0][1] < 0 or poly.constant >= 0:
+        return []
+    found: list[Fact] = []
+    for atom in dict.fromkeys(terms[0][0]):
+        why = proves(state, Poly.of(atom))
+        if why is None:
+            return []
+        found.append(Fact(Poly.of(atom) - 1, fact.tags | why))
+    return found
 
 
 def _strided(state: State, name: str, lo: Poly, hi: tuple[Poly, ...], step: int) -> State:
