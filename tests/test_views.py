@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopfuse import driver
+from loopfuse.analysis.cost import memory
+from loopfuse.analysis.counts import buffer_bytes
+from loopfuse.analysis.env import environment
 from loopfuse.decisions import Cause, Decision
 from loopfuse.devices import H200
 from loopfuse.diag import Source, Span
@@ -145,9 +148,10 @@ def test_bytes_are_those_of_what_is_read() -> None:
         "kernel k1\n  par i < 10\n    y[i] = x[2*i] + x[0]\n"
         "kernel k2\n  par i < N\n    z[i] = x[i64(k[i]) ~edge]\n", "p"
     )  # fmt: skip
-    first, second = (counts.traffic(k, program, {"N": 1000}) for k in program.kernels)
-    assert first == (40, 40)
-    assert second == (8000, 4000)
+    env = environment(program, sizes={"N": 1000})
+    first, second = (memory(replace(program, kernels=(k,)), env) for k in program.kernels)
+    assert (first.reads, first.writes) == (40, 40)
+    assert (second.reads, second.writes) == (8000, 4000)
 
 
 @settings(max_examples=25)
@@ -156,7 +160,9 @@ def test_counts_of_any_program(program: Program) -> None:
     sizes, assumed = counts.numbers(program, {})
     found = counts.count(program, sizes)
     assert found.bytes >= 0
-    assert found.peak >= sum(counts.buffer_bytes(b, sizes) for b in program.buffers if b.role == "out")
+    assert found.peak >= sum(
+        buffer_bytes(b, environment(program, sizes=sizes)) for b in program.buffers if b.role == "out"
+    )
     assert list(sizes) == [s.id for s in program.sizes]
     assert assumed <= sizes.keys()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 from loopfuse.analysis.counts import Counts, buffer_bytes, counts
 from loopfuse.analysis.env import Env
@@ -43,10 +44,11 @@ def memory(program: Program, env: Env) -> Memory:
             if name in buffers and buffers[name].role == "temp" and buffers[name].scope == "device":
                 first.setdefault(name, number)
                 last[name] = number
-    peak = 0
-    for number in range(len(program.kernels)):
-        here = sum(buffer_bytes(buffers[n], env) for n in first if first[n] <= number <= last[n])
-        peak = max(peak, here)
+    changes = [0] * (len(program.kernels) + 1)
+    for name, number in first.items():
+        changes[number] += buffer_bytes(buffers[name], env)
+        changes[last[name] + 1] -= buffer_bytes(buffers[name], env)
+    peak = max(accumulate(changes))
     fixed = sum(buffer_bytes(b, env) for b in program.buffers if b.role != "temp")
     return Memory(reads, writes, peak, sum(buffer_bytes(buffers[n], env) for n in first), fixed)
 
