@@ -38,6 +38,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("frontend", "analysis", "backends"),
     ("schedule",),
     ("passes",),
+    ("emit",),
+    ("cuda",),
     ("requires", "solve"),
     ("contracts",),
     ("bind",),

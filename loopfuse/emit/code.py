@@ -1,0 +1,173 @@
+"""What emission gives: the text of kernels, and how they are launched. Pure data, no driver needed to make or print it.
+
+A `Code` is one program for one signature. Memory is named: the program's own buffers by their ids, and scratch. Whatever
+depends on sizes is a `Poly` over the names in `Code.sizes` (none where all sizes are known), and inside a `Repeat` also
+over its index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from loopfuse.diag import Span
+from loopfuse.dtypes import DType
+from loopfuse.sizes import ONE, ZERO, Poly
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An argument: the address of a memory (a buffer of the program, a scratch, or `FAULTS`)."""
+
+    memory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An argument: an integer that depends on sizes, passed as `int` (bits 32) or `long long` (64)."""
+
+    value: Poly
+    bits: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """An argument: a scalar param of the program by its buffer's id, passed by value in its C type.
+
+    f16 and bf16 are passed as the bits, `unsigned short`.
+    """
+
+    buffer: str
+    dtype: DType
+
+
+Argument = Pointer | Number | Param
+FAULTS = "faults"  # the memory of the fault counters, an unsigned 32-bit count a site
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCode:
+    """A `__global__` function: `text` is its definition (with what functions it alone needs), without the prelude.
+
+    `threads` a block, `shared` bytes of dynamic shared memory, `cluster` blocks a cluster. `kernel` is the IR kernel,
+    `schedule` what made it, `why` one line for a reader: what is computed and how. `spans`: the source it comes from.
+    `limit` is the most registers a thread may take for the plan to hold (0: whatever fits).
+    """
+
+    name: str
+    text: str
+    threads: int
+    shared: int = 0
+    cluster: int = 1
+    kernel: str = ""
+    schedule: str = ""
+    why: str = ""
+    limit: int = 0
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch of a kernel; `grid` in blocks (x, y, z), clusters counted as their blocks. No block: not launched."""
+
+    kernel: str
+    grid: tuple[Poly, Poly, Poly]
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """All bytes of a memory are set to `byte`."""
+
+    memory: str
+    byte: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The steps, in order, for each value of an index from `lo` to below `hi`."""
+
+    index: str
+    lo: Poly
+    hi: Poly
+    step: Poly
+    body: tuple[Step, ...]
+
+
+Step = Launch | Fill | Repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Device memory that a program needs beside inputs and outputs: a temporary or scratch, in bytes.
+
+    `zeroed` memory is zero before the first call; kernels leave it zero again. Other memory has no content at the start.
+    """
+
+    id: str
+    bytes: Poly
+    zeroed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A subscript that is checked at run time: its counter, the array, and where it stands."""
+
+    counter: int
+    buffer: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A program's CUDA C and its launches.
+
+    `prelude` comes before each kernel's text in its own translation unit. `inputs`, `params` and `outputs` are buffer
+    ids in the program's order (frozen arrays are inputs). `sizes` are the names that are settled at each call.
+    `aligned`: buffers whose address must be a multiple of 16 bytes. `contract`: multiply-add contraction is allowed.
+    `refusals` says of each IR kernel why a faster schedule did not take it.
+    """
+
+    name: str
+    prelude: str
+    kernels: tuple[KernelCode, ...]
+    steps: tuple[Step, ...]
+    memory: tuple[Memory, ...]
+    inputs: tuple[str, ...]
+    params: tuple[str, ...]
+    outputs: tuple[str, ...]
+    sizes: tuple[str, ...] = ()
+    aligned: frozenset[str] = frozenset()
+    faults: tuple[Fault, ...] = ()
+    contract: bool = True
+    refusals: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def source(self, kernel: KernelCode) -> str:
+        """The whole translation unit of a kernel."""
+        return f"{self.prelude}\n{kernel.text}"
+
+    def launches(self) -> Iterator[Launch]:
+        """The launches in order, those of a `Repeat` once."""
+        pending = list(reversed(self.steps))
+        while pending:
+            step = pending.pop()
+            if isinstance(step, Repeat):
+                pending.extend(reversed(step.body))
+            elif isinstance(step, Launch):
+                yield step
+
+
+def grid(x: Poly | int, y: Poly | int = ONE, z: Poly | int = ONE) -> tuple[Poly, Poly, Poly]:
+    """The three extents of a grid."""
+    return Poly.of(x), Poly.of(y), Poly.of(z)
+
+
+def ceil_div(value: Poly, by: int) -> Poly:
+    """`value / by`, rounded up."""
+    return (value + (by - 1)) // by if by != 1 else value
+
+
+__all__ = [
+    "FAULTS", "ONE", "ZERO", "Argument", "Code", "Fault", "Fill", "KernelCode", "Launch", "Memory", "Number", "Param",
+    "Pointer", "Repeat", "Step", "ceil_div", "grid",
+]  # fmt: skip
