@@ -1,0 +1,123 @@
+"""The scripts that are timed against peers: each is one kernel, and means what its peer computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special
+
+from loopfuse import driver
+from loopfuse.backends.reference import agrees, run_bounded
+from loopfuse.bind import Given
+from loopfuse.passes import Options
+from tests.bench.workloads import FOLDER, WORKLOADS, Workload
+from tests.oracles.core import DTYPES, Array, Tol, sigmoid, softmax, widen
+from tests.oracles.core import agrees as near
+
+FEW = {1: 1, 16384: 37, 8192: 23, 4096: 13, 1024: 19, 65536: 5, 2048: 11, 64: 6, 256: 9, 131072: 41, 128256: 29,
+       32768: 17, 3: 3, 1 << 26: 101, 1 << 28: 103}  # fmt: skip
+NEAR = {"f32": Tol(1e-5, 1e-5), "bf16": Tol(1.6e-2, 4e-3), "f16": Tol(2e-3, 2e-3)}
+
+
+def chain(x: Array, y: Array) -> Array:
+    for _ in range(10):
+        x = np.tanh(x * 0.5 + y)
+        y = y - x * 0.1
+    return np.asarray(x * y)
+
+
+def gelu(x: Array, b: Array) -> Array:
+    z = x + b
+    return np.asarray(0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))))
+
+
+def lstm(g: Array, c: Array) -> tuple[Array, Array]:
+    i, f, z, o = np.split(g, 4, axis=1)
+    new = sigmoid(f) * c + sigmoid(i) * np.tanh(z)
+    return sigmoid(o) * np.tanh(new), new
+
+
+def layernorm(x: Array, res: Array, w: Array, b: Array) -> Array:
+    deviation = x - x.mean(1, keepdims=True)
+    return np.asarray(res + deviation / np.sqrt(x.var(1, keepdims=True) + 1e-5) * w + b)
+
+
+def box(x: Array) -> Array:
+    h = (x[:, :-2] + x[:, 1:-1] + x[:, 2:]) / 3
+    return np.asarray((h[:-2] + h[1:-1] + h[2:]) / 3)
+
+
+ORACLES: dict[str, Callable[..., Any]] = {
+    "small_chain": chain,
+    "ew_chain": lambda x, y, z: np.tanh(x * 1.5 + y) * sigmoid(z) + np.exp(-x * x) * y,
+    "sigmoid_mul": lambda x, y: sigmoid(x) * y,
+    "bias_gelu": gelu,
+    "lstm_gate": lstm,
+    "transpose_add": lambda x, y: x + y.T,
+    "sumsq": lambda x: (x * x).sum(),
+    "softmax": softmax,
+    "layernorm_residual": layernorm,
+    "mean_var_rows": lambda x: (x.var(1, ddof=1), x.mean(1)),
+    "mean_var_cols": lambda x: (x.var(0, ddof=1), x.mean(0)),
+    "cross_entropy": lambda x, t: special.logsumexp(x, axis=1) - np.take_along_axis(x, t[:, None], 1)[:, 0],
+    "gemv": lambda a, b, c: np.maximum(a @ b + c, 0),
+    "blur": box,
+    "nearest": lambda x, y: ((x[:, None] - y[None]) ** 2).sum(2).min(1),
+}
+
+
+def few(workload: Workload) -> dict[str, Array]:
+    """Inputs of the workload with extents that divide nothing; equal extents stay equal, and so do multiples."""
+    rng, made = np.random.default_rng(5), {}
+    for name, array in workload.inputs.items():
+        shape = tuple(4 * FEW[2048] if workload.peer == "lstm_gate" and name == "g" and k else FEW[n]
+                      for k, n in enumerate(array.shape))  # fmt: skip
+        if workload.peer == "lstm_gate":
+            shape = (FEW[8192], shape[1])
+        numbers = rng.integers(0, FEW[array.below], shape) if array.below else rng.standard_normal(shape)
+        made[name] = np.asarray(numbers).astype(DTYPES[array.dtype])
+    return made
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_is_one_kernel_and_means_the_same(workload: Workload) -> None:
+    checked = driver.compile_source(driver.read_source(workload.path))
+    lowered = driver.lower_program(checked.typed)
+    inputs = few(workload)
+    bound = driver.bind_program(checked.typed, Given(inputs))
+    optimised = driver.optimise(lowered, Options(sizes=bound.sizes))
+    assert len(optimised.program.kernels) == 1
+    got = driver.execute(optimised, bound, backend="reference").outputs
+    with np.errstate(all="ignore"):
+        answer = ORACLES[workload.peer](**{name: widen(a) for name, a in inputs.items()})
+    want = dict(zip(got, answer if isinstance(answer, tuple) else (answer,), strict=True))
+    bounds = run_bounded(lowered.program, bound.inputs, bound.sizes)
+    assert list(got) == list(workload.outputs)
+    for (name, array), bounded in zip(got.items(), bounds.values(), strict=True):
+        declared = workload.outputs[name].dtype
+        assert array.dtype == DTYPES[declared]
+        assert near(array, np.asarray(want[name]), NEAR[declared]) is None
+        assert agrees(bounded, array) is None
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_at_full_size_it_is_one_kernel_too(workload: Workload) -> None:
+    """The cost model decides by the sizes, which are those of the table here."""
+    checked = driver.compile_source(driver.read_source(workload.path))
+    names: dict[str, int] = {}
+    buffers = {b.id: b for b in checked.typed.buffers}
+    for entry in checked.typed.inputs:
+        for extent, given in zip(buffers[entry.buffer].shape, workload.inputs[entry.name].shape, strict=True):
+            if extent.name:
+                names[extent.name] = given
+    optimised = driver.optimise(driver.lower_program(checked.typed), Options(sizes=names))
+    assert len(optimised.program.kernels) == 1
+    assert not [b.id for b in optimised.program.buffers if b.role == "temp" and b.scope == "device"]
+
+
+def test_every_script_is_timed() -> None:
+    assert {p.stem for p in FOLDER.glob("*.lf")} == {w.script for w in WORKLOADS.values()}
+    assert {w.peer for w in WORKLOADS.values()} == ORACLES.keys()
