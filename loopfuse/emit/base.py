@@ -1,0 +1,71 @@
+"""What an emitter of one schedule is given and gives: a job, and kernels with their launches, or why it declines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from loopfuse.emit.code import KernelCode, Memory, Step
+from loopfuse.emit.writer import Faults, Target, Writer
+from loopfuse.ir import Buffer, Kernel
+from loopfuse.schedule.base import Ask
+from loopfuse.schedule.plan import Plan
+from loopfuse.sizes import ONE
+
+MOST_NARROW = 2**31 - 2**20  # elements and extents up to which subscripts are `int`, with room past the end
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Kernels, the steps that launch them, and the scratch they need. `aligned`: buffers read or written in vectors of
+    16 bytes from their start."""
+
+    kernels: tuple[KernelCode, ...]
+    steps: tuple[Step, ...]
+    memory: tuple[Memory, ...] = ()
+    aligned: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """Why an emitter does not take a kernel that its schedule accepted."""
+
+    why: str
+
+
+@dataclass
+class Job:
+    """A kernel to be written by the emitter of the plan's schedule.
+
+    `ask` is what the schedule was asked (its sketch, which buffers stay on chip); `name` the stem of function names,
+    unique in the program; `budget` the most registers a thread may take, less after a spill.
+    """
+
+    kernel: Kernel
+    plan: Plan
+    ask: Ask
+    target: Target
+    faults: Faults
+    name: str
+    budget: int = 255
+    buffers: Mapping[str, Buffer] = field(default_factory=dict)
+
+    def writer(self) -> Writer:
+        """A writer for one function."""
+        return Writer(self.target, self.buffers, self.faults, self.wide)
+
+    @property
+    def wide(self) -> bool:
+        """Whether subscripts need 64 bits: an array of the kernel has, or may have, too many elements for 31."""
+        named = self.ask.sketch.written | self.ask.sketch.read
+        return any(too_many(self.target, self.buffers[b]) for b in named if b in self.buffers)
+
+
+def too_many(target: Target, buffer: Buffer) -> bool:
+    """Whether an array may have more elements than an `int` counts, or an axis more; unknown sizes may be any."""
+    count = target.number(prod(buffer.shape, start=ONE))
+    return count is None or count > MOST_NARROW
+
+
+Emitter = Callable[[Job], Emitted | Declined]
