@@ -1,0 +1,140 @@
+"""Compiles the kernels of a `Code` for the CPU: one translation unit, one shared library, kept in a cache folder."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.host import to_host, waits
+from loopfuse.emit.code import Code, KernelCode
+
+HERE = Path(__file__).parent
+COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-U_FORTIFY_SOURCE")
+CHECKS = "alignment,bounds,signed-integer-overflow,shift,integer-divide-by-zero"
+UNIT = ("-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-math-errno", f"-fsanitize={CHECKS}")
+MACHINE = ("-O2", "-w")
+
+
+class EmulatorError(Exception):
+    """A kernel, or its launch, does what it must not do; the message says what and where."""
+
+
+@functools.cache
+def compiler() -> str | None:
+    """The C++ compiler: $CXX, or the first of g++, c++, clang++ that is installed; None without one."""
+    names = [os.environ.get("CXX", ""), "g++", "c++", "clang++"]
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def available() -> bool:
+    """Whether there is a C++ compiler."""
+    return compiler() is not None
+
+
+@functools.cache
+def _version() -> str:
+    return subprocess.run([str(compiler()), "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"loopfuse-emulator-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _make(target: Path, source: str, flags: tuple[str, ...], objects: tuple[str, ...] = ()) -> None:
+    """Compile, and with `objects` link; the target appears only when it is whole."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        (Path(work) / "unit.cpp").write_text(source, encoding="utf-8")
+        commands = [[str(compiler()), *COMMON, *flags, f"-I{HERE}", "-c", "unit.cpp", "-o", "unit.o"]]
+        if objects:
+            commands.append([str(compiler()), "-shared", "unit.o", *objects, "-o", "unit.so", "-lm"])
+        for command in commands:
+            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+            if done.returncode:
+                kept = target.with_suffix(".failed.cpp")
+                kept.write_text(source, encoding="utf-8")
+                raise EmulatorError(f"the kernels do not compile ({kept}):\n{done.stderr[:6000]}")
+        os.replace(Path(work) / ("unit.so" if objects else "unit.o"), target)
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join((_version(), *COMMON, *parts)).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _machine() -> Path:
+    source = (HERE / "machine.cpp").read_text(encoding="utf-8")
+    target = _folder() / f"machine-{_key(source, *MACHINE)}.o"
+    if not target.exists():
+        _make(target, source, MACHINE)
+    return target
+
+
+def unit(code: Code) -> tuple[str, dict[str, bool]]:
+    """The translation unit of all kernels, and of each whether its threads wait for each other."""
+    prelude = to_host(code.prelude)
+    parts, waiting = ['#include "shim.hpp"', prelude], {}
+    for n, kernel in enumerate(code.kernels):
+        text = to_host(kernel.text)
+        waiting[kernel.name] = kernel.cluster > 1 or waits(text, prelude + text)
+        parts += [f"namespace kernel_{n} {{", text, "}", f"EMU_KERNEL(kernel_{n}, {kernel.name})"]
+    return "\n".join(parts) + "\n", waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A loaded library, its source, and which kernels hold barriers or shuffles."""
+
+    handle: ctypes.CDLL
+    source: str
+    waiting: dict[str, bool]
+
+    def address(self, name: str) -> int:
+        """Where a function is."""
+        return ctypes.cast(getattr(self.handle, name), ctypes.c_void_p).value or 0
+
+    def parameters(self, kernel: str) -> list[tuple[int, bool]]:
+        """Of each parameter of a kernel the size in bytes and whether it is a pointer."""
+        found = (ctypes.c_ubyte * 256)()
+        getattr(self.handle, f"emu_shape_{kernel}")(found)
+        return [(b & 63, bool(b & 64)) for b in found[1 : 1 + found[0]]]
+
+
+_loaded: dict[Path, ctypes.CDLL] = {}
+
+
+def library(code: Code) -> Library:
+    """The library of a `Code`, compiled unless it is known."""
+    for kernel in code.kernels:
+        _check(kernel)
+    source, waiting = unit(code)
+    shim = (HERE / "shim.hpp").read_text(encoding="utf-8")
+    target = _folder() / f"{_key(source, shim, *UNIT, _machine().name)}.so"
+    if target not in _loaded:
+        if not target.exists():
+            _make(target, source, UNIT, (str(_machine()),))
+        _loaded[target] = ctypes.CDLL(str(target))
+    return Library(_loaded[target], source, waiting)
+
+
+def _check(kernel: KernelCode) -> None:
+    """What a launch on a GPU would refuse."""
+    if not 1 <= kernel.threads <= 1024:
+        raise EmulatorError(f"{kernel.name}: {kernel.threads} threads a block")
+    if not 0 <= kernel.shared <= 227 << 10:
+        raise EmulatorError(f"{kernel.name}: {kernel.shared} bytes of shared memory a block")
+    stated = re.search(r"__cluster_dims__\s*\(\s*(\d+)", kernel.text)
+    if kernel.cluster != (int(stated[1]) if stated else 1) or not 1 <= kernel.cluster <= 16:
+        raise EmulatorError(f"{kernel.name}: a cluster of {kernel.cluster} blocks, and __cluster_dims__ differs")
+    bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", kernel.text)
+    if bound and int(bound[1]) < kernel.threads:
+        raise EmulatorError(f"{kernel.name}: {kernel.threads} threads a block, and __launch_bounds__({bound[1]})")

@@ -1,0 +1,539 @@
+// Runs a kernel's threads on one CPU thread. A thread of a kernel is a fiber: it runs until it waits at a barrier or a
+// shuffle, then another one of its warp goes on, then other warps. All blocks of a cluster are on stage together. Where
+// nobody can go on and somebody waits, the kernel is wrong and the report says who waits where.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#if !defined(__x86_64__) || defined(EMU_UCONTEXT)
+#include <ucontext.h>
+#define SWITCH_BY_UCONTEXT 1
+#endif
+
+typedef unsigned long long u64;
+struct uint3 { unsigned int x, y, z; };
+struct dim3 { unsigned int x, y, z; };
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr unsigned THREADS = 1024, WARPS = THREADS / 32, BLOCKS = 16, BARRIERS = 17, CLUSTER = 16;
+constexpr size_t STACK = 68 << 10, PAGE = 4096, SHARED = 256 << 10;
+
+// -- contexts ---------------------------------------------------------------------------------------------------------
+
+#ifdef SWITCH_BY_UCONTEXT
+struct Context { ucontext_t at; };
+void enter(Context& from, Context& to) { swapcontext(&from.at, &to.at); }
+void prepare(Context& c, unsigned char* stack, size_t size, void (*start)()) {
+  getcontext(&c.at);
+  c.at.uc_stack.ss_sp = stack;
+  c.at.uc_stack.ss_size = size;
+  c.at.uc_link = nullptr;
+  makecontext(&c.at, start, 0);
+}
+#else
+struct Context { void* sp; };
+extern "C" void emu_switch(void** from, void* to);
+asm(R"(
+.text
+.p2align 4
+.local emu_switch
+.type emu_switch,@function
+emu_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emu_switch,.-emu_switch
+)");
+void enter(Context& from, Context& to) { emu_switch(&from.sp, to.sp); }
+void prepare(Context& c, unsigned char* stack, size_t size, void (*start)()) {
+  void** top = (void**)(stack + size) - 1;  // at the start of `start` the stack is 8 off a multiple of 16
+  *top = nullptr;
+  *--top = (void*)start;
+  c.sp = top - 6;
+}
+#endif
+
+// -- who is on stage --------------------------------------------------------------------------------------------------
+
+// An exchange among lanes of a warp; two sets of values, so that a lane may be one exchange ahead of another.
+struct Exchange {
+  const char* what;
+  unsigned mask, arrived, turn, present[2];
+  u64 values[2][32];
+};
+struct Fiber {
+  Context context;
+  const char* waits;  // what for, nullptr: it can go on
+  unsigned thread, warp, block;
+  bool left;
+};
+struct Warp {
+  unsigned live, ready, block;
+  unsigned barred[BARRIERS];
+  Exchange exchanges[32];  // by the lowest lane of the mask
+};
+struct Block {
+  uint3 index;
+  unsigned char* shared;
+  unsigned arrived[BARRIERS], wanted[BARRIERS], flags[2], turn, live;
+};
+
+Fiber fibers[BLOCKS * THREADS];
+Warp warps[BLOCKS * WARPS];
+Block blocks[BLOCKS];
+unsigned char* stacks;
+unsigned stacked;  // fibers that have a stack and stand at their start
+unsigned char* shared_base[BLOCKS];
+unsigned shared_size, shared_count;
+unsigned at_cluster_barrier;
+
+Context stage;  // who runs the fibers
+Fiber* current;
+sigjmp_buf failed;
+char* message;
+size_t message_size;
+void* fault_address;
+int fault_kind;
+long running;  // the thread of the process that runs a kernel
+
+struct Job {
+  void (*one)(void**);
+  void (*all)(void**);
+  void** arguments;
+  unsigned threads, shared, cluster, warps;
+  int order;
+  u64 random;
+  int poison;
+} job;
+
+unsigned char no_shared[16];
+
+}  // namespace
+
+extern "C" unsigned char* emu_shared;
+unsigned char* emu_shared = no_shared;
+
+namespace {
+
+u64 draw() {
+  job.random ^= job.random << 13;
+  job.random ^= job.random >> 7;
+  job.random ^= job.random << 17;
+  return job.random;
+}
+
+[[noreturn]] void fail(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message, message_size, format, arguments);
+  va_end(arguments);
+  siglongjmp(failed, 1);
+}
+
+unsigned lane() { return threadIdx.x & 31u; }
+
+unsigned choose(unsigned ready) {
+  if (job.order == 0) return (unsigned)__builtin_ctz(ready);
+  if (job.order == 1) return 31u - (unsigned)__builtin_clz(ready);
+  unsigned skip = (unsigned)(draw() % (unsigned)__builtin_popcount(ready));
+  while (skip--) ready &= ready - 1;
+  return (unsigned)__builtin_ctz(ready);
+}
+
+// The fiber to go on with: of the warp at hand, else of the next warp that has one; nullptr where there is none.
+Fiber* pick(unsigned at) {
+  unsigned count = job.warps * job.cluster;
+  if (job.order == 2 && !(draw() & 3)) at = (unsigned)(draw() % count);
+  for (unsigned k = 0; k < count; ++k) {
+    Warp& w = warps[at];
+    if (w.ready) {
+      unsigned l = choose(w.ready);
+      w.ready &= ~(1u << l);
+      return &fibers[(at / job.warps) * THREADS + (at % job.warps) * 32 + l];
+    }
+    at = job.order == 1 ? (at ? at : count) - 1 : at + 1 == count ? 0 : at + 1;
+  }
+  return nullptr;
+}
+
+void go(Context& from, Fiber* next) {
+  if (!next) {
+    current = nullptr;
+    enter(from, stage);
+    return;
+  }
+  current = next;
+  threadIdx.x = next->thread;
+  if (job.cluster > 1) {
+    blockIdx = blocks[next->block].index;
+    emu_shared = blocks[next->block].shared;
+  }
+  if (&from != &next->context) enter(from, next->context);
+}
+
+void park(const char* what) {
+  Fiber* me = current;
+  me->waits = what;
+  go(me->context, pick(me->warp));
+  me->waits = nullptr;
+}
+
+void release(Warp& w, Exchange& e) {
+  e.present[e.turn & 1] = e.arrived;
+  w.ready |= e.arrived;
+  e.arrived = 0;
+  ++e.turn;
+}
+
+void leave() {
+  Fiber* me = current;
+  Warp& w = warps[me->warp];
+  me->left = true;
+  w.live &= ~(1u << (me->thread & 31u));
+  for (Exchange& e : w.exchanges)
+    if (e.arrived && e.arrived == (e.mask & w.live)) release(w, e);
+  if (--blocks[me->block].live == 0 && job.cluster > 1)  // what is read from here now is a mistake
+    memset(blocks[me->block].shared, job.poison, job.shared);
+  go(me->context, pick(me->warp));
+}
+
+void start() {
+  for (;;) {
+    job.one(job.arguments);
+    leave();
+  }
+}
+
+// -- reports ----------------------------------------------------------------------------------------------------------
+
+const char* state(const Fiber& f) { return f.left ? "have left" : f.waits ? f.waits : "run"; }
+
+[[noreturn]] void stuck() {
+  char text[1500];
+  size_t n = 0;
+  unsigned groups = 0;
+  for (unsigned b = 0; b < job.cluster; ++b)
+    for (unsigned t = 0; t < job.threads && groups < 12;) {
+      const char* what = state(fibers[b * THREADS + t]);
+      unsigned end = t;
+      while (end < job.threads && !strcmp(state(fibers[b * THREADS + end]), what)) ++end;
+      if (t == 0 || groups == 0)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%sblock (%u, %u, %u): ", n ? "; " : "", blocks[b].index.x,
+                              blocks[b].index.y, blocks[b].index.z);
+      const char* verb = fibers[b * THREADS + t].waits && !fibers[b * THREADS + t].left ? "wait at " : "";
+      n += (size_t)snprintf(text + n, sizeof text - n, "%sthreads %u-%u %s%s", t ? ", " : "", t, end - 1, verb, what);
+      t = end;
+      ++groups;
+    }
+  fail("not all threads reach the same barrier or shuffle: %s%s", text, groups >= 12 ? ", ..." : "");
+}
+
+void on_signal(int number, siginfo_t* info, void* context) {
+  if (syscall(SYS_gettid) != running) {
+    if (number == SIGVTALRM) {
+      syscall(SYS_tgkill, getpid(), running, number);
+      return;
+    }
+    signal(number, SIG_DFL);
+    return;
+  }
+  fault_kind = number;
+  if (number == SIGSEGV || number == SIGBUS) {
+    fault_address = info->si_addr;
+#if defined(__x86_64__) && defined(__linux__)
+    fault_kind = ((ucontext_t*)context)->uc_mcontext.gregs[REG_ERR] & 2 ? -1 : -2;
+#endif
+  }
+  (void)context;
+  siglongjmp(failed, 1);
+}
+
+// -- stacks and shared memory -----------------------------------------------------------------------------------------
+
+unsigned char* reserve(size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? nullptr : (unsigned char*)p;
+}
+
+// Stacks do not all begin at the same offset in a page, or they would compete for the same lines of the cache.
+void give_stacks(unsigned count) {
+  if (!stacks) stacks = reserve(STACK * BLOCKS * THREADS);
+  for (; stacked < count; ++stacked) {
+    Fiber& f = fibers[stacked];
+    f.block = stacked / THREADS;
+    f.thread = stacked % THREADS;
+    unsigned char* base = stacks + STACK * stacked;
+    mprotect(base, PAGE, PROT_NONE);
+    prepare(f.context, base, STACK - (f.thread % 32) * 128, start);
+  }
+}
+
+// Each block's shared memory ends where no memory is: what is beyond cannot be read.
+void give_shared() {
+  unsigned size = (job.shared + 15) / 16 * 16;
+  for (unsigned b = 0; b < job.cluster; ++b) {
+    if (!shared_base[b]) {
+      unsigned char* p = reserve(SHARED + 2 * PAGE);
+      mprotect(p, PAGE, PROT_NONE);
+      mprotect(p + PAGE + SHARED, PAGE, PROT_NONE);
+      shared_base[b] = p + PAGE;
+    }
+    unsigned char* end = shared_base[b] + SHARED;
+    blocks[b].shared = end - size;
+    if (size != shared_size || b >= shared_count) {
+      unsigned char* first = end - (size + PAGE - 1) / PAGE * PAGE;
+      mprotect(shared_base[b], (size_t)(first - shared_base[b]), PROT_NONE);
+      if (first != end) mprotect(first, (size_t)(end - first), PROT_READ | PROT_WRITE);
+    }
+  }
+  if (size != shared_size) shared_count = 0;
+  if (job.cluster > shared_count) shared_count = job.cluster;
+  shared_size = size;
+}
+
+void reset() {  // after a failure nobody goes on where he stood
+  stacked = 0;
+  memset(warps, 0, sizeof warps);
+  for (Block& b : blocks) memset(b.arrived, 0, sizeof b.arrived), b.flags[0] = b.flags[1] = 0;
+  at_cluster_barrier = 0;
+  current = nullptr;
+}
+
+// -- running ----------------------------------------------------------------------------------------------------------
+
+void run_stage(u64 first) {
+  for (unsigned b = 0; b < job.cluster; ++b) {
+    u64 id = first + b;
+    Block& block = blocks[b];
+    block.index.x = (unsigned)(id % gridDim.x);
+    block.index.y = (unsigned)(id / gridDim.x % gridDim.y);
+    block.index.z = (unsigned)(id / gridDim.x / gridDim.y);
+    block.live = job.threads;
+    if (job.shared) memset(block.shared, job.poison, job.shared);
+  }
+  blockIdx = blocks[0].index;
+  emu_shared = blocks[0].shared;
+  if (job.all) {
+    job.all(job.arguments);
+    return;
+  }
+  for (unsigned b = 0; b < job.cluster; ++b)
+    for (unsigned k = 0; k < job.warps; ++k) {
+      Warp& w = warps[b * job.warps + k];
+      unsigned lanes = job.threads - 32 * k;
+      w.live = w.ready = lanes >= 32 ? ~0u : (1u << lanes) - 1;
+      w.block = b;
+      for (unsigned l = 0; l < 32 && l < lanes; ++l) {
+        Fiber& f = fibers[b * THREADS + 32 * k + l];
+        f.left = false;
+        f.waits = nullptr;
+        f.warp = b * job.warps + k;
+      }
+    }
+  unsigned count = job.warps * job.cluster;
+  go(stage, pick(job.order == 1 ? count - 1 : 0));
+  for (unsigned b = 0; b < job.cluster; ++b)
+    if (blocks[b].live) stuck();
+}
+
+u64 gcd(u64 a, u64 b) { return b ? gcd(b, a % b) : a; }
+
+void run_grid() {
+  u64 count = (u64)gridDim.x * gridDim.y * gridDim.z / job.cluster, step = 1, at = 0;
+  if (job.order == 1) at = count - 1, step = count - 1;
+  if (job.order == 2) {
+    at = draw() % count;
+    do step = draw() % count; while (gcd(step, count) != 1);
+  }
+  for (u64 k = 0; k < count; ++k, at = (at + step) % count) run_stage(at * job.cluster);
+}
+
+}  // namespace
+
+// -- what kernels call ------------------------------------------------------------------------------------------------
+
+extern "C" void emu_fail(const char* text) { fail("%s", text); }
+
+extern "C" const u64* emu_exchange(const char* what, unsigned mask, u64 value, unsigned* present) {
+  if (!current) fail("%s in a kernel that was taken to have none", what);
+  Fiber* me = current;
+  Warp& w = warps[me->warp];
+  unsigned bit = 1u << (me->thread & 31u);
+  if (!(mask & bit)) fail("%s with mask 0x%x, which leaves out the caller", what, mask);
+  Exchange& e = w.exchanges[__builtin_ctz(mask)];
+  if (!e.arrived) {
+    e.what = what;
+    e.mask = mask;
+  } else if (e.mask != mask || (e.what != what && strcmp(e.what, what))) {
+    fail("lanes of one warp meet at %s with mask 0x%x and at %s with mask 0x%x", e.what, e.mask, what, mask);
+  }
+  unsigned turn = e.turn & 1;
+  e.values[turn][me->thread & 31u] = value;
+  e.arrived |= bit;
+  if (e.arrived == (mask & w.live)) {
+    release(w, e);
+    w.ready &= ~bit;
+  } else {
+    park(what);
+  }
+  *present = e.present[turn];
+  return e.values[turn];
+}
+
+static void free_barred(unsigned from, unsigned to, unsigned id, unsigned bit) {
+  for (unsigned k = from; k < to; ++k) {
+    warps[k].ready |= warps[k].barred[id];
+    warps[k].barred[id] = 0;
+  }
+  warps[current->warp].ready &= ~bit;
+}
+
+extern "C" void emu_barrier(unsigned id, unsigned threads) {
+  if (!current) fail("a barrier in a kernel that was taken to have none");
+  if (id >= CLUSTER) fail("there is no barrier %u", id);
+  Block& block = blocks[current->block];
+  if (!threads) threads = job.threads;
+  if (block.arrived[id] && block.wanted[id] != threads)
+    fail("barrier %u is for %u threads and for %u", id, block.wanted[id], threads);
+  block.wanted[id] = threads;
+  unsigned bit = 1u << (current->thread & 31u), first = current->block * job.warps;
+  warps[current->warp].barred[id] |= bit;
+  if (++block.arrived[id] == threads) {
+    block.arrived[id] = 0;
+    free_barred(first, first + job.warps, id, bit);
+  } else {
+    park(id ? "a barrier of some threads" : "a barrier of the block");
+  }
+}
+
+extern "C" unsigned emu_count(bool flag) {
+  if (!current) fail("a barrier in a kernel that was taken to have none");
+  Block& block = blocks[current->block];
+  unsigned turn = block.turn & 1;
+  block.flags[turn] += flag;
+  if (block.arrived[0] + 1 == job.threads) ++block.turn, block.flags[block.turn & 1] = 0;
+  emu_barrier(0, 0);
+  return block.flags[turn];
+}
+
+extern "C" unsigned emu_lane() { return lane(); }
+extern "C" unsigned emu_active() { return current ? warps[current->warp].live : 1u << lane(); }
+extern "C" unsigned emu_cluster_rank() { return current ? current->block : blockIdx.x % job.cluster; }
+extern "C" unsigned emu_cluster_size() { return job.cluster; }
+
+extern "C" void emu_cluster_sync() {
+  if (!current) fail("a barrier in a kernel that was taken to have none");
+  unsigned bit = 1u << (current->thread & 31u);
+  warps[current->warp].barred[CLUSTER] |= bit;
+  if (++at_cluster_barrier == job.threads * job.cluster) {
+    at_cluster_barrier = 0;
+    free_barred(0, job.warps * job.cluster, CLUSTER, bit);
+  } else {
+    park("a barrier of the cluster");
+  }
+}
+
+extern "C" void* emu_cluster_at(void* p, unsigned rank) {
+  size_t offset = (size_t)((unsigned char*)p - emu_shared);
+  if (offset > job.shared) fail("lf_cluster_at of a pointer that is not into shared memory");
+  if (rank >= job.cluster) fail("lf_cluster_at of block %u in a cluster of %u", rank, job.cluster);
+  if (current && !blocks[rank].live) fail("lf_cluster_at of block %u, which has left", rank);
+  return blocks[rank].shared + offset;
+}
+
+// -- what g++'s checks call (compiled in with -fsanitize, without its library) ----------------------------------------
+
+struct Place { const char* file; unsigned line, column; };
+struct Misaligned { Place place; const struct { uint16_t kind, info; char name[1]; }* type; unsigned char log, kind; };
+
+EXPORT void __ubsan_handle_type_mismatch_v1(Misaligned* d, void* p) {
+  fail("@%u an access to %s at an address that is %u bytes off a multiple of %u", d->place.line, d->type->name,
+       (unsigned)((uintptr_t)p & ((1u << d->log) - 1)), 1u << d->log);
+}
+EXPORT void __ubsan_handle_out_of_bounds(Place* p, void*) { fail("@%u a subscript outside a local array", p->line); }
+EXPORT void __ubsan_handle_add_overflow(Place* p, void*, void*) { fail("@%u a signed sum overflows", p->line); }
+EXPORT void __ubsan_handle_sub_overflow(Place* p, void*, void*) { fail("@%u a signed difference overflows", p->line); }
+EXPORT void __ubsan_handle_mul_overflow(Place* p, void*, void*) { fail("@%u a signed product overflows", p->line); }
+EXPORT void __ubsan_handle_negate_overflow(Place* p, void*) { fail("@%u a signed negation overflows", p->line); }
+EXPORT void __ubsan_handle_divrem_overflow(Place* p, void*, void*) { fail("@%u a division by zero", p->line); }
+EXPORT void __ubsan_handle_shift_out_of_bounds(Place* p, void*, void*) { fail("@%u a shift by too much", p->line); }
+
+// -- what Python calls ------------------------------------------------------------------------------------------------
+
+// Runs a kernel; 0, or 1 with the reason in `text`, and in `fault` the address and whether it was written (1) or read.
+EXPORT int emu_run(void (*one)(void**), void (*all)(void**), void** arguments, const unsigned* grid, unsigned threads,
+                   unsigned shared, unsigned cluster, int order, u64 seed, int poison, double seconds, char* text,
+                   size_t text_size, u64* fault) {
+  job = Job{one, all, arguments, threads, shared, cluster, (threads + 31) / 32, order, seed | 1, poison};
+  gridDim = dim3{grid[0], grid[1], grid[2]};
+  blockDim = dim3{threads, 1, 1};
+  threadIdx = uint3{0, 0, 0};
+  message = text;
+  message_size = text_size;
+  text[0] = 0;
+  running = syscall(SYS_gettid);
+  fault_kind = 0;
+  static unsigned char signal_stack[64 << 10];
+  stack_t on{}, off{};
+  on.ss_sp = signal_stack;
+  on.ss_size = sizeof signal_stack;
+  sigaltstack(&on, &off);
+  const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGVTALRM};
+  struct sigaction ours {}, before[5];
+  ours.sa_sigaction = on_signal;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  for (int k = 0; k < 5; ++k) sigaction(numbers[k], &ours, &before[k]);
+  itimerval limit{}, none{};
+  limit.it_value.tv_sec = (time_t)seconds;
+  limit.it_value.tv_usec = (suseconds_t)((seconds - (double)limit.it_value.tv_sec) * 1e6);
+  setitimer(ITIMER_VIRTUAL, &limit, nullptr);
+  int result = 1;
+  if (!sigsetjmp(failed, 1)) {
+    if (!all) give_stacks((cluster - 1) * THREADS + threads);
+    give_shared();
+    run_grid();
+    result = 0;
+  } else {
+    const char* what = fault_kind == SIGVTALRM ? "it did not end in the time allowed"
+                       : fault_kind == SIGFPE  ? "a division of integers by zero"
+                       : fault_kind == SIGILL  ? "an illegal instruction"
+                       : fault_kind            ? "an access outside its memory"
+                                               : nullptr;
+    if (what) snprintf(message, message_size, "%s", what);
+    fault[0] = fault_kind < 0 || fault_kind == SIGSEGV || fault_kind == SIGBUS ? (u64)(uintptr_t)fault_address : 0;
+    fault[1] = fault_kind == -1;
+    fault[2] = blockIdx.x;
+    fault[3] = blockIdx.y;
+    fault[4] = blockIdx.z;
+    fault[5] = threadIdx.x;
+    fault[6] = (u64)(uintptr_t)emu_shared;
+    reset();
+  }
+  setitimer(ITIMER_VIRTUAL, &none, nullptr);
+  for (int k = 0; k < 5; ++k) sigaction(numbers[k], &before[k], nullptr);
+  sigaltstack(&off, nullptr);
+  return result;
+}
