@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from math import prod
 
 from loopfuse.dtypes import I64
 from loopfuse.emit.code import Memory
 from loopfuse.emit.slices import levels, prune
-from loopfuse.emit.writer import Place, Writer, c_type, state_bytes, state_type, storage
+from loopfuse.emit.writer import Place, Writer, c_type, state_bytes, state_type
 from loopfuse.ir import Acc, Dim, Expr, Let, Loop, Stmt, Store
 from loopfuse.ops import MONOIDS
 from loopfuse.sizes import ONE, Poly
@@ -142,14 +141,18 @@ class Serial:
         if number is not None and (number * state_bytes(acc.monoid, acc.dtype) <= MOST_PRIVATE or not self.slot):
             self.w.line(f"{kind} {name}[{max(1, number)}];")
         else:
-            id = f"{self.prefix}.{acc.id}"
-            self.memory.append(Memory(id, count * (state_bytes(acc.monoid, acc.dtype) * self.slots)))
-            base = self.w.pointer(id, kind, write=True, name=f"{acc.id}.scratch")
-            self.w.line(f"{kind}* {name} = {base} + (long long){self.slot} * {self.w.poly(count)};")
+            self.scratch(acc, kind, name, count, self.slot, self.slots)
         k = self.w.names.fresh("k")
         start = self.w.identity(acc.monoid, acc.dtype)
         self.w.line(f"for (int {k} = 0; {k} < {self.w.poly(count)}; ++{k}) {name}[{k}] = {start};")
         return place
+
+    def scratch(self, acc: Acc, kind: str, name: str, count: Poly, slot: str, slots: int) -> None:
+        """A pointer to an array's part of scratch memory, a part a slot."""
+        id = f"{self.prefix}.{acc.id}"
+        self.memory.append(Memory(id, count * (state_bytes(acc.monoid, acc.dtype) * slots)))
+        base = self.w.pointer(id, kind, write=True, name=f"{acc.id}.scratch")
+        self.w.line(f"{kind}* {name} = {base} + (long long){slot} * {self.w.poly(count)};")
 
     def count(self, shape: Sequence[Poly]) -> Poly:
         """The number of elements."""
@@ -163,11 +166,3 @@ def passes(loop: Loop) -> list[tuple[Stmt, ...]]:
     if count == 1:
         return [loop.body]
     return [prune(loop.body, {a for a, n in level.items() if n == k}, stores=k == 0) for k in range(count)]
-
-
-def without(loop: Loop, accs: Sequence[Acc]) -> Loop:
-    """The loop with these accumulators only."""
-    return replace(loop, accs=tuple(accs))
-
-
-__all__ = ["MOST_PRIVATE", "Serial", "passes", "storage", "without"]

@@ -101,6 +101,7 @@ class Writer:
         self.places: dict[str, Place] = {}
         self.alias: dict[str, str] = {}
         self.hook: Hook | None = None
+        self.shared = 0  # bytes of dynamic shared memory
         self._arguments: dict[str, tuple[Argument, str]] = {}  # by key: the argument and its identifier
         self._memory: dict[str, str] = {}  # storage type of each memory that is pointed to
         self._written: set[str] = set()
@@ -177,7 +178,7 @@ class Writer:
                 found.append(f"{storage(argument.dtype)} {name}")
         return ", ".join(found)
 
-    def function(self, name: str, threads: int, *, shared: int = 0, cluster: int = 1, blocks: int = 0,
+    def function(self, name: str, threads: int, *, cluster: int = 1, blocks: int = 0,
                  head: Sequence[str] = (), **more: object) -> KernelCode:  # fmt: skip
         """The finished kernel. `blocks`: how many must fit on a multiprocessor; `head`: comment lines before it."""
         bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''})"
@@ -185,10 +186,10 @@ class Writer:
         lines = [f"// {h}" for h in head]
         lines.append(f'extern "C" __global__ void{grouped} {bounds}')
         lines.append(f"{name}({self.parameters()}) {{")
-        if shared or any("lf_shared" in text for text in self.lines):
+        if self.shared or any("lf_shared" in text for text in self.lines):
             lines.append("  extern __shared__ __align__(16) unsigned char lf_shared[];")
         text = "\n".join([*lines, *self.lines, "}", ""])
-        return KernelCode(name, text, threads, shared, cluster, **more)  # type: ignore[arg-type]
+        return KernelCode(name, text, threads, self.shared, cluster, **more)  # type: ignore[arg-type]
 
     # -- index arithmetic ---------------------------------------------------------------------------------------------
 
@@ -265,6 +266,8 @@ class Writer:
     def _op(self, op: Op) -> str:
         row = OPS[op.op]
         operand = op.args[-1].dtype
+        if op.op == "cast" and operand.is_float and operand.bits <= 32 and op.dtype in (operand, F32):
+            return self.expr(op.args[0])
         text = row.spell(operand, self.target.numerics, op.dtype).format(
             [self.expr(a) for a in op.args], operand, op.dtype
         )
@@ -316,7 +319,10 @@ class Writer:
         return f"lf_{place.dtype}_value({text})" if place.dtype in HALVES and not place.raw else text
 
     def kept(self, value: str, place: Place) -> str:
-        """What is written to memory for a value."""
+        """What is written to memory for a value, which is rounded by being written."""
+        head = f"lf_round_{place.dtype}("
+        if value.startswith(head) and closes(value, len(head) - 1):
+            value = value[len(head) - 1 :]
         return f"lf_{place.dtype}_bits({value})" if place.dtype in HALVES and not place.raw else value
 
     def _zero(self, dtype: DType) -> str:
@@ -438,3 +444,13 @@ def _float_text(value: float, dtype: DType) -> str:
     text = text if "." in text or "e" in text or "x" in text else f"{text}.0"
     text = text if double else f"{text}f"
     return f"({text})" if math.copysign(1.0, value) < 0 else text
+
+
+def closes(text: str, start: int) -> bool:
+    """Whether the parenthesis at `start` is closed by the last character of the text."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if depth == 0:
+            return at == len(text) - 1
+    return False

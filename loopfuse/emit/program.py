@@ -1,0 +1,135 @@
+"""A whole program to CUDA C: each kernel by the cheapest plan that an emitter takes, or by the general one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import cast
+
+from loopfuse.analysis.env import Env, environment
+from loopfuse.analysis.sketch import sketch
+from loopfuse.devices import H200, Device
+from loopfuse.emit import general
+from loopfuse.emit.base import Declined, Emitted, Emitter, Job
+from loopfuse.emit.code import FAULTS, Code, Fill, Memory, Pointer, Repeat, Step
+from loopfuse.emit.prelude import functions
+from loopfuse.emit.writer import Faults, Target
+from loopfuse.ir import Buffer, Kernel, Program
+from loopfuse.ops import Numerics
+from loopfuse.schedule import answers
+from loopfuse.schedule.base import Ask
+from loopfuse.schedule.plan import Cost, Plan, Refusal
+from loopfuse.sizes import ONE, Poly
+from loopfuse.walking import free_names
+
+TILE = 32  # what a size that a plan should choose is where none does
+
+EMITTERS: dict[str, Emitter] = {}  # by schedule; what is not here, and what these decline, is written by `general`
+
+NO_COST = Cost(0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0)
+
+
+def emit(program: Program, sizes: Mapping[str, int] | None = None, device: Device = H200, *, dynamic: bool = False,
+         only: str | None = None, budgets: Mapping[str, int] | None = None) -> Code:  # fmt: skip
+    """The CUDA C of a program whose kernels are finished.
+
+    `sizes` are the extents that plans are made for; unless `dynamic` they are also numbers in the code, which then is
+    for these sizes alone. `only` names the one schedule that may be used (`general`: none of the fast ones). `budgets`:
+    the most registers a thread of an IR kernel may take, after a spill.
+    """
+    env = environment(program, device, sizes)
+    planned = {s.id: max(TILE, s.least or 1) for s in program.sizes if s.origin == "plan"}
+    fixed = {s.id: s.value for s in program.sizes if s.value is not None}
+    known = {n: v for n, v in (sizes or {}).items() if not dynamic} | fixed
+    made = _Made(program, env, Target(device, cast(Numerics, program.numerics), planned | known), only, budgets or {})
+    for number, kernel in enumerate(program.kernels):
+        made.add(kernel, number)
+    return made.code(tuple(s.id for s in program.sizes if s.id not in planned | known))
+
+
+class _Made:
+    def __init__(
+        self, program: Program, env: Env, target: Target, only: str | None, budgets: Mapping[str, int]
+    ) -> None:
+        self.program, self.env, self.target, self.only, self.budgets = program, env, target, only, budgets
+        self.buffers: dict[str, Buffer] = {b.id: b for b in program.buffers}
+        self.faults = Faults()
+        self.parts: list[Emitted] = []
+        self.refusals: dict[str, tuple[str, ...]] = {}
+        self.read: list[frozenset[str]] = [free_names(k.body).loads for k in program.kernels]
+        self.outputs = frozenset(b.id for b in program.buffers if b.role == "out")
+
+    def add(self, kernel: Kernel, number: int) -> None:
+        """The kernel's part."""
+        live = self.outputs.union(*self.read[number + 1 :])
+        ask = Ask(kernel, self.buffers, self.env, live, sketch(kernel, self.buffers, self.env))
+        found = answers(kernel, self.buffers, self.env, live)
+        plans = sorted((p for p in found if isinstance(p, Plan)), key=lambda p: p.cost.seconds)
+        why = [f"{r.schedule}: {r.cause.message}" for r in found if isinstance(r, Refusal)]
+        name = f"{_word(self.program.name)}_{kernel.id}"
+        for plan in plans:
+            emitter = EMITTERS.get(plan.schedule)
+            if emitter is None or self.only not in (None, plan.schedule):
+                why.append(f"{plan.schedule}: accepted, and nothing writes it yet" if emitter is None else "")
+                continue
+            got = emitter(self.job(kernel, plan, ask, name))
+            if isinstance(got, Emitted):
+                self.parts.append(got)
+                break
+            why.append(f"{plan.schedule}: {got.why}")
+        else:
+            plan = plans[0] if plans else Plan(general.__name__, {}, (), NO_COST)
+            last = general.emit(self.job(kernel, plan, ask, name))
+            assert not isinstance(last, Declined)
+            self.parts.append(last)
+        self.refusals[kernel.id] = tuple(w for w in why if w)
+
+    def job(self, kernel: Kernel, plan: Plan, ask: Ask, name: str) -> Job:
+        """What an emitter is given; the plan settles the sizes that it chose."""
+        tiles = {s.id: plan.tiles[s.id] for s in self.program.sizes if s.origin == "plan" and s.id in plan.tiles}
+        target = replace(self.target, sizes={**self.target.sizes, **tiles})
+        return Job(kernel, plan, ask, target, self.faults, name, self.budgets.get(kernel.id, 255), self.buffers)
+
+    def code(self, open_: tuple[str, ...]) -> Code:
+        """All parts together."""
+        kernels = tuple(k for part in self.parts for k in part.kernels)
+        steps: tuple[Step, ...] = tuple(s for part in self.parts for s in part.steps)
+        memory = {m.id: m for part in self.parts for m in part.memory}
+        used = _pointed(steps)
+        for id in sorted(used - memory.keys()):
+            buffer = self.buffers.get(id)
+            if buffer is not None and buffer.role == "temp":
+                count = prod(buffer.shape, start=ONE) * buffer.dtype.itemsize
+                memory[id] = Memory(id, self.target.poly(count))
+        if self.faults.sites:
+            memory[FAULTS] = Memory(FAULTS, Poly.of(4 * len(self.faults.sites)))
+            steps = (Fill(FAULTS), *steps)
+        roles = {role: tuple(b.id for b in self.program.buffers if b.role in role.split())
+                 for role in ("in frozen", "param", "out")}  # fmt: skip
+        prelude = "\n".join(functions("\n".join(k.text for k in kernels)))
+        kept = tuple(m for m in memory.values() if m.id in used or m.id == FAULTS)
+        return Code(
+            self.program.name, prelude, kernels, steps, kept, roles["in frozen"], roles["param"], roles["out"], open_,
+            frozenset(b for part in self.parts for b in part.aligned), tuple(self.faults.sites),
+            self.target.numerics != "strict", self.refusals,
+        )  # fmt: skip
+
+
+def _pointed(steps: tuple[Step, ...]) -> set[str]:
+    """The memory that launches point to."""
+    found: set[str] = set()
+    pending = list(steps)
+    while pending:
+        step = pending.pop()
+        if isinstance(step, Repeat):
+            pending += step.body
+        elif not isinstance(step, Fill):
+            found |= {a.memory for a in step.arguments if isinstance(a, Pointer)}
+    return found
+
+
+def _word(name: str) -> str:
+    """A program's name as the start of an identifier."""
+    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    return text if text and not text[0].isdigit() else f"p_{text}"
