@@ -1,0 +1,44 @@
+"""What the tests of a compiled back end ask of a program: results within the derived bound, faults told, the same bits twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gpu_cases import Data, Judge, Suite
+
+from loopfuse.bind import Bound
+from loopfuse.diag import UserError
+from loopfuse.driver import Optimised
+from loopfuse.generate import Array
+
+# Runs a program, and gives the arrays of its outputs in order; `UserError` LF0704 where an access leaves its array.
+Runner = Callable[[Optimised, Bound], Mapping[str, Array]]
+
+
+def check(suite: Suite, run: Runner, large: bool, most: int | None = None) -> None:
+    """Every set of data of a suite (at `most` so many); fails where there is none."""
+    sets = suite.sets(large)
+    assert sets, "the script accepted no data"
+    for data in sets[:most]:
+        problem = trouble(suite, data, run)
+        assert not problem, f"{data.note}: {problem}"
+
+
+def trouble(suite: Suite, data: Data, run: Runner) -> str:
+    """What is wrong on one set of data, "" where nothing is."""
+    optimised, judge = suite.optimised(data.bound), Judge(suite.lowered, data.bound)
+    try:
+        first = dict(run(optimised, data.bound))
+    except UserError as told:
+        if {d.code for d in told.diagnostics} != {"LF0704"}:
+            raise
+        return "" if judge.faults() else f"a fault that there is not: {told}"
+    if judge.faults():
+        return "an access went outside its array, and nothing was told"
+    if problem := judge.verdict(first):
+        return problem
+    second = run(optimised, data.bound)
+    for name, array in first.items():
+        if array.tobytes() != second[name].tobytes():
+            return f"`{name}` has other bits in a second run"
+    return ""
