@@ -53,22 +53,28 @@ def _names(stmt: Stmt) -> frozenset[str]:
 
 
 def prune(body: Iterable[Stmt], wanted: Collection[str], *, stores: bool = True) -> tuple[Stmt, ...]:
-    """What remains of a body where only the accumulators in `wanted` (and with `stores` plain stores) matter."""
-    return _prune(tuple(body), wanted, stores, set())
+    """What remains of a body where only the accumulators in `wanted` (and with `stores` plain stores) matter.
+
+    Other accumulators of loops around the body are complete, or not wanted yet: nothing is absorbed into them.
+    """
+    body = tuple(body)
+    inner = {a.id for s in walk(body) if isinstance(s, Loop) for a in s.accs}
+    return _prune(body, {*wanted, *inner}, set(wanted), stores, set())
 
 
-def _prune(body: tuple[Stmt, ...], wanted: Collection[str], stores: bool, needed: set[str]) -> tuple[Stmt, ...]:
+def _prune(body: tuple[Stmt, ...], open_: set[str], wanted: set[str], stores: bool, needed: set[str],
+           ) -> tuple[Stmt, ...]:  # fmt: skip
     kept: list[Stmt] = []
     for stmt in reversed(body):
         if isinstance(stmt, Let):
             if stmt.id not in needed:
                 continue
         elif isinstance(stmt, Store):
-            useful = stmt.buffer in needed or (stmt.buffer in wanted if stmt.absorb else stores)
-            if not useful:
+            asked = stmt.buffer in wanted or stmt.buffer in needed
+            if not (asked and stmt.buffer in open_ if stmt.absorb else asked or stores):
                 continue
         else:
-            inner = _prune(stmt.body, wanted, stores, needed)
+            inner = _prune(stmt.body, open_, wanted, stores, needed)
             if not inner:
                 continue
             absorbed = {s.buffer for s in walk(inner) if isinstance(s, Store) and s.absorb}
