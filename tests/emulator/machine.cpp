@@ -92,6 +92,8 @@ struct Fiber {
 };
 struct Warp {
   unsigned live, ready, block;
+  Fiber* fibers;
+  unsigned pending;  // the exchanges that some lane waits in
   unsigned barred[BARRIERS];
   Exchange exchanges[32];  // by the lowest lane of the mask
 };
@@ -172,7 +174,7 @@ Fiber* pick(unsigned at) {
     if (w.ready) {
       unsigned l = choose(w.ready);
       w.ready &= ~(1u << l);
-      return &fibers[(at / job.warps) * THREADS + (at % job.warps) * 32 + l];
+      return w.fibers + l;
     }
     at = job.order == 1 ? (at ? at : count) - 1 : at + 1 == count ? 0 : at + 1;
   }
@@ -204,6 +206,7 @@ void park(const char* what) {
 void release(Warp& w, Exchange& e) {
   e.present[e.turn & 1] = e.arrived;
   w.ready |= e.arrived;
+  w.pending &= ~(1u << (&e - w.exchanges));
   e.arrived = 0;
   ++e.turn;
 }
@@ -213,8 +216,10 @@ void leave() {
   Warp& w = warps[me->warp];
   me->left = true;
   w.live &= ~(1u << (me->thread & 31u));
-  for (Exchange& e : w.exchanges)
-    if (e.arrived && e.arrived == (e.mask & w.live)) release(w, e);
+  for (unsigned left = w.pending; left; left &= left - 1) {
+    Exchange& e = w.exchanges[__builtin_ctz(left)];
+    if (e.arrived == (e.mask & w.live)) release(w, e);
+  }
   if (--blocks[me->block].live == 0 && job.cluster > 1)  // what is read from here now is a mistake
     memset(blocks[me->block].shared, job.poison, job.shared);
   go(me->context, pick(me->warp));
@@ -346,6 +351,7 @@ void run_stage(u64 first) {
       unsigned lanes = job.threads - 32 * k;
       w.live = w.ready = lanes >= 32 ? ~0u : (1u << lanes) - 1;
       w.block = b;
+      w.fibers = &fibers[b * THREADS + 32 * k];
       for (unsigned l = 0; l < 32 && l < lanes; ++l) {
         Fiber& f = fibers[b * THREADS + 32 * k + l];
         f.left = false;
@@ -387,6 +393,7 @@ extern "C" const u64* emu_exchange(const char* what, unsigned mask, u64 value, u
   if (!e.arrived) {
     e.what = what;
     e.mask = mask;
+    w.pending |= 1u << __builtin_ctz(mask);
   } else if (e.mask != mask || (e.what != what && strcmp(e.what, what))) {
     fail("lanes of one warp meet at %s with mask 0x%x and at %s with mask 0x%x", e.what, e.mask, what, mask);
   }
