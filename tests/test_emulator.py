@@ -104,6 +104,7 @@ def test_elements() -> None:
     found = build(c).run({"x": x}, {}, {"n": 1000}, {"y": (F32, (1000,))})["y"]
     assert np.array_equal(found, np.maximum(x, 0) * 2)
     assert build(c).run({"x": x[:0]}, {}, {"n": 0}, {"y": (F32, (0,))})["y"].shape == (0,)
+    assert build(c).check({"x": x[2]}, {}, {"n": 1}, {"y": (F32, ())})["y"] == max(x[2], 0) * 2
 
 
 def test_grid_in_three_dimensions() -> None:

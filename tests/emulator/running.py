@@ -71,7 +71,7 @@ class Emulated:
         results = [self.run(inputs, params, sizes, outputs, order) for order in orders]
         for order, other in zip(orders[1:], results[1:], strict=True):
             for name, first in results[0].items():
-                differ = first.view(np.uint8).reshape(-1) != other[name].view(np.uint8).reshape(-1)
+                differ = first.reshape(-1).view(np.uint8) != other[name].reshape(-1).view(np.uint8)
                 if first.size and differ.any():
                     at = np.unravel_index(int(np.argmax(differ)) // first.dtype.itemsize, first.shape)
                     at = tuple(int(k) for k in at)
