@@ -36,7 +36,7 @@ def emit(program: Program, sizes: Mapping[str, int] | None = None, device: Devic
 
     `sizes` are the extents that plans are made for; unless `dynamic` they are also numbers in the code, which then is
     for these sizes alone. `only` names the one schedule that may be used (`general`: none of the fast ones). `budgets`:
-    the most registers a thread of an IR kernel may take, after a spill.
+    the most registers a thread of an IR kernel may take, after a spill; 0: the general kernels.
     """
     env = environment(program, device, sizes)
     planned = {s.id: max(TILE, s.least or 1) for s in program.sizes if s.origin == "plan"}
@@ -70,7 +70,7 @@ class _Made:
         name = f"{_word(self.program.name)}_{kernel.id}"
         for plan in plans:
             emitter = EMITTERS.get(plan.schedule)
-            if emitter is None or self.only not in (None, plan.schedule):
+            if emitter is None or self.only not in (None, plan.schedule) or self.budgets.get(kernel.id) == 0:
                 why.append(f"{plan.schedule}: accepted, and nothing writes it yet" if emitter is None else "")
                 continue
             got = emitter(self.job(kernel, plan, ask, name))

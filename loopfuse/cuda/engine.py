@@ -1,0 +1,113 @@
+"""From a program's finished kernels to a program that is loaded on a device: emission, compilation, and once more where
+what came out does not hold, through both levels of the cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from loopfuse import devices
+from loopfuse.cuda.binary import Binary
+from loopfuse.cuda.cache import Cache, open_cache
+from loopfuse.cuda.compile import compile_program, complaints
+from loopfuse.cuda.context import Device, open_device
+from loopfuse.cuda.program import Loaded, Results
+from loopfuse.diag import MachineError
+from loopfuse.emit.code import Code
+from loopfuse.emit.program import emit
+from loopfuse.ir import Program
+
+TRIES = 4  # emissions of one program, each with fewer registers for the kernels that did not hold
+LEAST_BUDGET = 48
+GENERAL = 0  # a budget that says: write this kernel plainly
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A compiled program: code, a binary for each kernel in order, what was replanned and why, and the seconds."""
+
+    code: Code
+    binaries: tuple[Binary, ...]
+    remarks: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def make(program: Program, sizes: Mapping[str, int], device: devices.Device, arch: str, *, dynamic: bool = False,
+         only: str | None = None, cache: Cache | None = None, lineinfo: bool = False) -> Made:  # fmt: skip
+    """Emit and compile; a kernel that spills, or takes more registers than its plan has, is planned again with fewer,
+    and at last written plainly. Needs a compiler and no device."""
+    budgets: dict[str, int] = {}
+    remarks: list[str] = []
+    clock: dict[str, float] = {"emit": 0.0, "compile": 0.0}
+    for attempt in range(TRIES):
+        start = time.perf_counter()
+        code = emit(program, sizes, device, dynamic=dynamic, only=only, budgets=budgets)
+        middle = time.perf_counter()
+        fast = program.numerics == "fast"
+        binaries = tuple(compile_program(code, arch, cache=cache, fast=fast, lineinfo=lineinfo))
+        clock["emit"] += middle - start
+        clock["compile"] += time.perf_counter() - middle
+        bad = complaints(code, binaries)
+        kernels = {k.kernel: (k, b) for k, b in zip(code.kernels, binaries, strict=True) if k.name in bad}
+        kernels = {id: pair for id, pair in kernels.items() if pair[0].schedule != "general"}
+        if not kernels or attempt == TRIES - 1:
+            break
+        for id, (kernel, binary) in kernels.items():
+            before = budgets.get(id, binary.registers or 255)
+            lower = before * 3 // 4
+            budgets[id] = lower if lower >= LEAST_BUDGET and attempt < TRIES - 2 else GENERAL
+            remarks.append(f"{kernel.name}: {bad[kernel.name]}; planned again")
+    return Made(code, binaries, tuple(remarks), clock)
+
+
+class Engine:
+    """A device, what the cost model knows of it, and a cache."""
+
+    def __init__(self, device: Device, cache: Cache, measured: Mapping[str, float] | None = None) -> None:
+        self.device, self.cache = device, cache
+        self.model = device.describe(measured)
+
+    def load(self, program: Program, sizes: Mapping[str, int], *, dynamic: bool = False, key: str = "",
+             only: str | None = None) -> Loaded:  # fmt: skip
+        """The program, ready to be called for these sizes (with `dynamic` for any). `key`, the program's in the cache,
+        where the caller has not found it there."""
+        made = make(program, sizes, self.model, self.device.arch, dynamic=dynamic, only=only, cache=self.cache)
+        if key:
+            self.cache.put_program(key, made.code, made.binaries, {"remarks": list(made.remarks)})
+        return Loaded(self.device, made.code, made.binaries, program.buffers)
+
+    def run(self, program: Program, inputs: Mapping[str, Any], sizes: Mapping[str, int]) -> Results:
+        """Run once on arrays (params among them) by buffer, to NumPy arrays."""
+        loaded = self.load(program, sizes)
+        try:
+            arrays, params = split(program, inputs)
+            return loaded.call(arrays, params, sizes, to_host=True)
+        finally:
+            loaded.close()
+
+
+def split(program: Program, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays and the scalar params among what a program starts from."""
+    roles = {b.id: b.role for b in program.buffers}
+    params = {id: np.asarray(v)[()] for id, v in values.items() if roles.get(id) == "param"}
+    return {id: v for id, v in values.items() if roles.get(id) in ("in", "frozen")}, params
+
+
+@cache
+def open_engine(ordinal: int = 0) -> Engine:
+    """The engine of a GPU. Raises `MachineError` where it cannot be used."""
+    return Engine(open_device(ordinal), open_cache())
+
+
+def usable(ordinal: int = 0) -> str:
+    """Why a GPU cannot be used here, or "" where it can."""
+    try:
+        open_engine(ordinal)
+    except MachineError as why:
+        return str(why)
+    return ""
