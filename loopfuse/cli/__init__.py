@@ -18,6 +18,7 @@ COMMANDS = {
     "explain": ("explain", "how a script was fused, and why; what an error code means"),
     "repl": ("repl", "a session: define, evaluate, walk through the passes"),
     "new": ("new", "write a commented script to start from"),
+    "cache": ("cache", "what was compiled before: list it, clear it"),
     "doctor": ("doctor", "what this installation has and lacks"),
 }
 
