@@ -19,6 +19,7 @@ import numpy as np
 from loopfuse import contracts
 from loopfuse.backends import reference
 from loopfuse.bind import Bound, Given, bind, buffer_bytes, check_memory
+from loopfuse.cuda import engine
 from loopfuse.decisions import Decision
 from loopfuse.diag import (
     Collector,
@@ -47,6 +48,7 @@ from loopfuse.verify import violations
 T = TypeVar("T")
 Progress = Callable[[float], None]  # told the fraction done
 MOST_TEMPORARIES, LEAST_TEMPORARIES = 1 << 30, 1 << 24
+BACKENDS = ("auto", "cuda", "reference")
 TILE = 32  # where the reference runs a tiled program
 
 
@@ -293,26 +295,39 @@ def execute(lowered: Lowered | Optimised, bound: Bound, *, backend: str = "auto"
             progress: Progress | None = None, clock: Clock | None = None) -> Outcome:  # fmt: skip
     """Run a lowered or optimised program on bound inputs; frozen arrays take the place of those that were bound.
 
-    `backend`: `reference`, or `auto`, the best there is. `limit`: bytes that may be allocated. Raises `UserError`
-    LF0509 for memory, LF0620 for an `expect` that the passes did not meet and LF0704 for reads and writes outside an
-    array; `MachineError` for a back end that is absent.
+    `backend`: `reference`, `cuda`, or `auto`, the best there is. `limit`: bytes of the host that may be allocated.
+    Raises `UserError` LF0509 for memory, LF0620 for an `expect` that the passes did not meet and LF0704 for reads and
+    writes outside an array; `MachineError` for a back end that is absent.
     """
     if isinstance(lowered, Optimised) and (unmet := lowered.unmet):
         raise UserError(unmet)
-    if backend not in ("auto", "reference"):
-        raise MachineError(f"there is no back end `{backend}` on this machine")
-    allowed = default_limit() if limit is None else limit
-    sizes = plan_sizes(lowered.program) | bound.sizes
-    room = allowed - _check_memory(lowered.program, sizes, allowed)
-    limit = max(LEAST_TEMPORARIES, min(room, MOST_TEMPORARIES))
     inputs = run_inputs(lowered, bound)
-    with (clock or Clock()).time("run"), guard("reference", lambda: print_program(lowered.program)):
-        result = reference.run(lowered.program, inputs, sizes, limit=limit, progress=progress)
-    if result.faults:
-        raise UserError([_fault(fault) for fault in result.faults])
+    clock = clock or Clock()
+    if chosen_backend(backend) == "cuda":
+        with clock.time("cuda"), guard("cuda", lambda: print_program(lowered.program)):
+            outputs, faults = engine.open_engine().run(lowered.program, inputs, bound.sizes, clock.stages)
+    else:
+        allowed = default_limit() if limit is None else limit
+        sizes = plan_sizes(lowered.program) | bound.sizes
+        room = allowed - _check_memory(lowered.program, sizes, allowed)
+        limit = max(LEAST_TEMPORARIES, min(room, MOST_TEMPORARIES))
+        with clock.time("run"), guard("reference", lambda: print_program(lowered.program)):
+            result = reference.run(lowered.program, inputs, sizes, limit=limit, progress=progress)
+        outputs, faults = result.outputs, [(f.buffer, f.span, f.count) for f in result.faults]
+    if faults:
+        raise UserError([fault_message(*fault) for fault in faults])
     ends = [b.id for b in lowered.program.buffers if b.role == "out"]
-    buffers = {root: result.outputs[end] for root, end in zip(lowered.roots, ends, strict=True)}
+    buffers = {root: outputs[end] for root, end in zip(lowered.roots, ends, strict=True)}
     return Outcome({o.name: buffers[o.buffer] for o in lowered.typed.outputs}, buffers)
+
+
+def chosen_backend(name: str) -> str:
+    """The back end that a name stands for here: `auto` is the GPU where one can be used. Raises `MachineError`."""
+    if name not in BACKENDS:
+        raise MachineError(f"there is no back end `{name}`; there are {', '.join(BACKENDS)}")
+    if name != "auto":
+        return name
+    return "reference" if engine.usable() else "cuda"
 
 
 def run_inputs(lowered: Lowered | Optimised, bound: Bound) -> dict[str, Array]:
@@ -340,10 +355,11 @@ def _check_memory(program: Program, sizes: Mapping[str, int], allowed: int) -> i
     return total
 
 
-def _fault(fault: reference.Fault) -> Diagnostic:
-    what = f"`{fault.span.text}`" if fault.span else f"a subscript of `{fault.buffer}`"
-    times = "once" if fault.count == 1 else f"{fault.count} times"
-    return error("LF0704", f"{what} went outside its array, {times}", fault.span, "outside for some element",
+def fault_message(buffer: str, span: Span | None, count: int) -> Diagnostic:
+    """LF0704: a checked access that went outside its array so many times."""
+    what = f"`{span.text}`" if span else f"a subscript of `{buffer}`"
+    times = "once" if count == 1 else f"{count} times"
+    return error("LF0704", f"{what} went outside its array, {times}", span, "outside for some element",
                  notes=["the access was not performed, and the results were dropped"])  # fmt: skip
 
 

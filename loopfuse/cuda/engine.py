@@ -4,7 +4,7 @@ what came out does not hold, through both levels of the cache."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -16,12 +16,14 @@ from loopfuse.cuda.binary import Binary
 from loopfuse.cuda.cache import Cache, open_cache
 from loopfuse.cuda.compile import compile_program, complaints
 from loopfuse.cuda.context import Device, open_device
-from loopfuse.cuda.program import Loaded, Results
-from loopfuse.diag import MachineError
+from loopfuse.cuda.program import Loaded
+from loopfuse.diag import MachineError, Span
 from loopfuse.emit.code import Code
 from loopfuse.emit.program import emit
+from loopfuse.generate import Array
 from loopfuse.ir import Program
 
+Hit = tuple[str, Span | None, int]
 TRIES = 4  # emissions of one program, each with fewer registers for the kernels that did not hold
 LEAST_BUDGET = 48
 GENERAL = 0  # a budget that says: write this kernel plainly
@@ -81,14 +83,32 @@ class Engine:
             self.cache.put_program(key, made.code, made.binaries, {"remarks": list(made.remarks)})
         return Loaded(self.device, made.code, made.binaries, program.buffers)
 
-    def run(self, program: Program, inputs: Mapping[str, Any], sizes: Mapping[str, int]) -> Results:
-        """Run once on arrays (params among them) by buffer, to NumPy arrays."""
-        loaded = self.load(program, sizes)
+    def run(self, program: Program, inputs: Mapping[str, Any], sizes: Mapping[str, int],
+            seconds: dict[str, float] | None = None) -> tuple[dict[str, Array], list[Hit]]:  # fmt: skip
+        """Run once on arrays (params among them) by buffer: NumPy arrays, and the checked accesses that went outside.
+
+        `seconds` gets what emission and compilation took.
+        """
+        made = make(program, sizes, self.model, self.device.arch, cache=self.cache)
+        if seconds is not None:
+            seconds |= made.seconds
+        loaded = Loaded(self.device, made.code, made.binaries, program.buffers)
         try:
             arrays, params = split(program, inputs)
-            return loaded.call(arrays, params, sizes, to_host=True)
+            results = loaded.call(arrays, params, sizes, to_host=True)
         finally:
             loaded.close()
+        return dict(results), hits(made.code, results.faults)
+
+
+def hits(code: Code, counts: Sequence[int]) -> list[Hit]:
+    """The checked accesses that went outside: array, place in the source, how often; one entry a place."""
+    found: dict[tuple[str, Span | None], int] = {}
+    for fault, count in zip(code.faults, counts, strict=True) if counts else ():
+        if count:
+            key = fault.buffer, fault.span
+            found[key] = found.get(key, 0) + count
+    return [(buffer, span, count) for (buffer, span), count in found.items()]
 
 
 def split(program: Program, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -99,15 +119,20 @@ def split(program: Program, values: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 
 @cache
+def _unusable(ordinal: int) -> str:
+    try:
+        open_engine(ordinal)
+    except MachineError as why:
+        return str(why)
+    return ""
+
+
+@cache
 def open_engine(ordinal: int = 0) -> Engine:
     """The engine of a GPU. Raises `MachineError` where it cannot be used."""
     return Engine(open_device(ordinal), open_cache())
 
 
 def usable(ordinal: int = 0) -> str:
-    """Why a GPU cannot be used here, or "" where it can."""
-    try:
-        open_engine(ordinal)
-    except MachineError as why:
-        return str(why)
-    return ""
+    """Why a GPU cannot be used here, or "" where it can; found out once."""
+    return _unusable(ordinal)
