@@ -1,0 +1,731 @@
+"""The runtime without a GPU: packing, arguments, lanes, graphs, arrays of other libraries, what is freed when."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fake_gpu import FakeDriver, cells
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopfuse.cuda import dlpack
+from loopfuse.cuda.arena import ALIGNMENT, Interval, aligned, arena, pack
+from loopfuse.cuda.arrays import DeviceArray, to_device, view
+from loopfuse.cuda.bound import Bound, bind
+from loopfuse.cuda.context import Device
+from loopfuse.cuda.helpers import merged
+from loopfuse.cuda.launch import MOST_LAUNCHES, Set, Slots, Start, Value, make_plan, scalar_bits, wrapped
+from loopfuse.cuda.program import Loaded, Results
+from loopfuse.cuda.streams import stream_handle
+from loopfuse.diag import CompilerError, LoopfuseError, MachineError, UserError
+from loopfuse.dtypes import BF16, BOOL, DTYPES, F16, F32, F64, I32
+from loopfuse.emit.code import (
+    FAULTS,
+    ONE,
+    ZERO,
+    Code,
+    Fault,
+    Fill,
+    KernelCode,
+    Launch,
+    Memory,
+    Number,
+    Param,
+    Pointer,
+    Repeat,
+    grid,
+)
+from loopfuse.ir import Buffer
+from loopfuse.sizes import Poly
+
+N, T = Poly.of("N"), Poly.of("T")
+
+
+class Cubin:
+    """A binary of the fake compiler."""
+
+    def __init__(self, cubin: bytes) -> None:
+        self.cubin = cubin
+
+
+# -- programs by hand: z = s * x + y, twice, through a temporary -------------------------------------------------------
+
+
+def axpy(_: Any, to: int, x: int, y: int, n: int, scale: int) -> None:
+    factor = np.asarray([scale], np.uint64).view(np.float32)[0]
+    cells(to, n, np.float32)[:] = factor * cells(x, n, np.float32) + cells(y, n, np.float32)
+
+
+def count_up(_: Any, to: int, n: int) -> None:
+    """Adds one, and needs the counter behind to be zero before and leaves it zero."""
+    data = cells(to, n, np.float32)
+    data += 1
+
+
+def fail_zero(_: Any, scratch: int, to: int) -> None:
+    """Gives what the zeroed memory holds, and leaves it zero."""
+    cells(to, 1, np.float32)[:] = cells(scratch, 1, np.uint32)[0]
+
+
+def faulty(_: Any, counters: int, to: int, n: int) -> None:
+    cells(counters, 2, np.uint32)[:] += np.asarray([1, 3], np.uint32)
+    cells(to, n, np.float32)[:] = 5
+
+
+KERNELS = {"axpy": axpy, "count_up": count_up, "fail_zero": fail_zero, "faulty": faulty}
+
+
+def kernels(*names: str, **changes: Any) -> tuple[KernelCode, ...]:
+    return tuple(KernelCode(name, f"// {name}", 256, **changes) for name in names)
+
+
+def two_steps() -> Code:
+    first = Launch("axpy", grid(N), (Pointer("t"), Pointer("x"), Pointer("y"), Number(N, 32), Param("s", F32)))
+    second = Launch("axpy", grid(N), (Pointer("z"), Pointer("t"), Pointer("y"), Number(N, 32), Param("s", F32)))
+    return Code(
+        "twice", "", kernels("axpy"), (first, second), (Memory("t", N * 4),), ("x", "y"), ("s",), ("z",), ("N",)
+    )
+
+
+def vector(id: str, dtype: Any = F32) -> Buffer:
+    return Buffer(id, dtype, (N,))
+
+
+BUFFERS = (vector("x"), vector("y"), vector("z"))
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver(KERNELS)
+
+
+@pytest.fixture
+def device(driver: FakeDriver) -> Device:
+    return Device(driver)
+
+
+def loaded(device: Device, code: Code | None = None, buffers: tuple[Buffer, ...] = BUFFERS) -> Loaded:
+    code = code or two_steps()
+    return Loaded(device, code, [Cubin(k.text.encode()) for k in code.kernels], buffers)
+
+
+def floats(n: int, start: float = 0.0) -> Any:
+    return np.arange(n, dtype=np.float32) + np.float32(start)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+intervals = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 12), st.integers(0, 5)), max_size=14)
+
+
+@given(intervals)
+def test_what_lives_together_lies_apart(drawn: list[tuple[int, int, int]]) -> None:
+    items = [Interval(str(k), size, first, first + length) for k, (size, first, length) in enumerate(drawn)]
+    offsets, total = pack(items)
+    for i in items:
+        assert offsets[i.id] % ALIGNMENT == 0
+        assert offsets[i.id] + i.bytes <= total
+        for o in items:
+            if i is not o and i.first <= o.last and o.first <= i.last and i.bytes and o.bytes:
+                assert offsets[i.id] + i.bytes <= offsets[o.id] or offsets[o.id] + o.bytes <= offsets[i.id]
+    moments = range(max((i.last for i in items), default=0) + 1)
+    needed = max((sum(aligned(i.bytes) for i in items if i.first <= t <= i.last) for t in moments), default=0)
+    assert needed <= total <= sum(aligned(i.bytes) for i in items)
+
+
+def test_a_chain_of_temporaries_needs_two_places() -> None:
+    ids = ["x", *(f"t{k}" for k in range(8)), "z"]
+    steps = tuple(Launch("k", grid(1), (Pointer(a), Pointer(b))) for a, b in pairwise(ids))
+    place = arena(steps, [Memory(f"t{k}", N) for k in range(8)], {"N": 1000})
+    assert place.bytes == 2 * 1024
+    assert place.zeroed == 0
+
+
+def test_zeroed_memory_is_never_shared_and_stands_first() -> None:
+    steps = tuple(Launch("k", grid(1), (Pointer(id),)) for id in ("a", "b", "c", "d"))
+    memory = [Memory("a", Poly.of(600)), Memory("b", Poly.of(300), zeroed=True), Memory("c", Poly.of(500)),
+              Memory("d", Poly.of(8), zeroed=True), Memory("unused", Poly.of(4000))]  # fmt: skip
+    place = arena(steps, memory, {}, faults=8)
+    assert place.offsets[FAULTS] == 0
+    assert {place.offsets["b"], place.offsets["d"]} == {256, 768}
+    assert place.zeroed == 1024
+    assert place.offsets["a"] == place.offsets["c"] == 1024
+    assert "unused" not in place.offsets
+
+
+def test_what_a_repeat_touches_lives_through_it() -> None:
+    body = tuple(Launch("k", grid(1), (Pointer(id),)) for id in ("a", "b"))
+    inside = (Repeat("i", ZERO, T, ONE, body),)
+    memory = [Memory("a", Poly.of(256)), Memory("b", Poly.of(256))]
+    assert arena(inside, memory, {"T": 3}).bytes == 512
+    assert arena(body, memory, {}).bytes == 256
+
+
+def test_blocks_are_used_again_on_their_stream_alone(device: Device, driver: FakeDriver) -> None:
+    first = device.take(1000, 0)
+    pointer = first.pointer
+    del first
+    assert device.take(990, 7).pointer != pointer
+    again = device.take(700, 0)
+    assert again.pointer == pointer
+    assert device.pool.used == 1024
+    again.shared = True  # another library saw it
+    del again
+    assert device.take(700, 0).pointer != pointer
+    device.trim()
+    assert driver.used == 0
+    assert driver.names("synchronize")
+
+
+def test_memory_is_freed_before_there_is_none(device: Device, driver: FakeDriver) -> None:
+    half = driver.memory // 2 + (2 << 20)
+    device.take(half, 0)
+    kept = device.take(half, 1)  # the first lies unused, for another stream
+    with pytest.raises(UserError) as caught:
+        device.take(half, 1)
+    assert caught.value.diagnostics[0].code == "LF0509"
+    assert "10 MiB" in str(caught.value)
+    assert driver.used == half == device.pool.used
+    del kept
+    assert device.take(half, 5).pointer
+
+
+def test_unused_memory_is_bounded(device: Device, driver: FakeDriver) -> None:
+    for n in range(1, 200):
+        device.take(n * 4096, 0)
+    device.take(1, 0)
+    assert device.pool.unused <= driver.memory // 4
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_share_slots() -> None:
+    plan = make_plan(two_steps(), BUFFERS, {"N": 5})
+    assert plan.actions is not None
+    starts = [a for a in plan.actions if isinstance(a, Start)]
+    assert [s.grid for s in starts] == [(5, 1, 1)] * 2
+    slots = Slots(starts)
+    assert len(slots.values) == 6  # x, y, z, t, N, s
+    assert slots.point("x", 1 << 40) and not slots.point("elsewhere", 1)
+    slots.give({"s": np.float32(1.0)})
+    first = [int(cells(int(a), 1, np.uint64)[0]) for a in cells(slots.addresses[0], 5, np.uint64)]
+    assert first == [0, 1 << 40, 0, 5, 0x3F800000]
+
+
+@pytest.mark.parametrize(("value", "dtype", "bits"), [
+    (1.0, F32, 0x3F800000), (-2.0, F64, 0xC000000000000000), (1.5, F16, 0x3E00), (1.0, BF16, 0x3F80), (-1, I32, 0xFFFFFFFF),
+    (True, BOOL, 1),
+])  # fmt: skip
+def test_params_are_bits_in_their_type(value: Any, dtype: Any, bits: int) -> None:
+    assert scalar_bits(np.asarray(value, dtype.numpy), dtype) == bits
+
+
+def test_numbers_keep_their_sign_and_fit_their_type() -> None:
+    assert wrapped(-1, 64) == (1 << 64) - 1
+    assert wrapped(-5, 32) & 0xFFFFFFFF == (1 << 32) - 5
+    with pytest.raises(CompilerError, match="does not fit"):
+        wrapped(1 << 31, 32)
+
+
+def test_repeats_are_laid_out_unless_there_are_too_many() -> None:
+    body = (Launch("count_up", grid(1), (Pointer("z"), Number(Poly.of("i") + Poly.of("j"), 32))), Fill("t", 3))
+    inner = Repeat("j", Poly.of("i"), T, Poly.of(2), body)
+    code = Code(
+        "r", "", kernels("count_up"), (Repeat("i", ZERO, T, ONE, (inner,)),), (Memory("t", T),), (), (), ("z",), ("T",)
+    )
+    plan = make_plan(code, [Buffer("z", F32, (T,))], {"T": 4})
+    assert plan.actions is not None
+    numbers = [a.arguments[1] for a in plan.actions if isinstance(a, Start)]
+    assert numbers == [Value(n) for n in (0, 2, 2, 4, 4, 6)]
+    assert plan.actions.count(Set("t", 3, 4)) == 6
+    assert make_plan(code, [Buffer("z", F32, (T,))], {"T": MOST_LAUNCHES}).actions is None
+
+
+def test_a_launch_without_blocks_is_left_out() -> None:
+    assert make_plan(two_steps(), BUFFERS, {"N": 0}).actions == ()
+
+
+@pytest.mark.parametrize("extents", [grid(1 << 31), grid(1, 65536), grid(1, 1, 65536)])
+def test_a_grid_that_no_gpu_has_is_our_mistake(extents: Any) -> None:
+    code = Code("g", "", kernels("count_up"), (Launch("count_up", extents, ()),), (), (), (), ())
+    with pytest.raises(CompilerError, match="count_up"):
+        make_plan(code, [], {})
+
+
+def test_blocks_come_in_whole_clusters() -> None:
+    code = Code("g", "", kernels("count_up", cluster=4), (Launch("count_up", grid(6), ()),), (), (), (), ())
+    with pytest.raises(CompilerError, match="clusters of 4"):
+        make_plan(code, [], {})
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def expected(x: Any, y: Any, s: float) -> Any:
+    return np.float32(s) * (np.float32(s) * x + y) + y
+
+
+def test_numpy_goes_in_and_comes_out(device: Device, driver: FakeDriver) -> None:
+    program = loaded(device)
+    x, y = floats(5), floats(5, 2)
+    found = program.call({"x": x, "y": y}, {"s": np.float32(3)}, {"N": 5}, to_host=True)
+    assert isinstance(found, Results) and found.remarks == found.faults == ()
+    np.testing.assert_array_equal(found["z"], expected(x, y, 3))
+    assert driver.names("load") == [b"// axpy"]
+    again = program.call({"x": y, "y": x}, {"s": np.float32(2)}, {"N": 5})["z"]
+    assert isinstance(again, DeviceArray)
+    assert (again.shape, again.dtype, again.nbytes, again.ndim) == ((5,), F32, 20, 1)
+    np.testing.assert_array_equal(np.asarray(again), expected(y, x, 2))
+    assert program.memory({"N": 5}) == 256
+
+
+def test_arrays_of_the_device_are_used_where_they_lie(device: Device, driver: FakeDriver) -> None:
+    program = loaded(device)
+    x, y = to_device(device, floats(6)), to_device(device, floats(6, 1))
+    z = to_device(device, floats(6))
+    before = driver.names("upload")
+    found = program.call({"x": x, "y": y}, {"s": 1.0}, {"N": 6}, out={"z": z})
+    assert found["z"] is z
+    assert driver.names("upload") == before
+    np.testing.assert_array_equal(z.numpy(), expected(floats(6), floats(6, 1), 1))
+    host = np.zeros(6, np.float32)
+    assert program.call({"x": x, "y": y}, {"s": 1.0}, {"N": 6}, out={"z": host})["z"] is host
+    np.testing.assert_array_equal(host, z.numpy())
+
+
+def test_empty_arrays_launch_nothing(device: Device, driver: FakeDriver) -> None:
+    found = loaded(device).call({"x": floats(0), "y": floats(0)}, {"s": 1.0}, {"N": 0}, to_host=True)
+    assert found["z"].shape == (0,)
+    assert driver.names("launch") == []
+
+
+class Interface:
+    """An array of another library."""
+
+    def __init__(self, array: Any, pointer: int | None = None, **changes: Any) -> None:
+        self.array = array
+        at = array.__array_interface__
+        self.told = {"shape": array.shape, "typestr": array.dtype.str, "version": 3, "strides": at["strides"],
+                     "data": (at["data"][0] if pointer is None else pointer, False), **changes}  # fmt: skip
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.told
+
+
+def call(program: Loaded, x: Any, y: Any, z: Any = None) -> Results:
+    return program.call({"x": x, "y": y}, {"s": 1.0}, {"N": 6}, out=None if z is None else {"z": z}, to_host=z is None)
+
+
+def test_other_libraries_are_waited_for(device: Device, driver: FakeDriver) -> None:
+    x = Interface(floats(6), stream=77)
+    call(loaded(device), x, floats(6))
+    assert [entry[2:] for entry in driver.log if entry[0] == "record"] == [(77,)]
+    assert driver.names("wait") == [0]
+    driver.log.clear()
+    for same in (None, 1, 0):
+        call(loaded(device), Interface(floats(6), stream=same), floats(6))
+    assert driver.names("wait") == []
+
+
+def test_an_input_off_its_boundary_is_copied_with_a_remark(device: Device) -> None:
+    code = two_steps()
+    code = Code(**{**{f: getattr(code, f) for f in code.__slots__}, "aligned": frozenset({"x"})})
+    data = np.zeros(9, np.float32)
+    at = int(data.ctypes.data)
+    off = data[1:7] if at % 16 == 0 else data[:6]
+    off[:] = floats(6)
+    found = call(loaded(device, code), Interface(off), Interface(off))
+    np.testing.assert_array_equal(found["z"], expected(floats(6), floats(6), 1))
+    assert [r.split(":")[0] for r in found.remarks] == ["the input `x` is not on a multiple of 16 bytes"]
+
+
+def test_an_output_off_its_boundary_is_copied_too(device: Device) -> None:
+    code = two_steps()
+    code = Code(**{**{f: getattr(code, f) for f in code.__slots__}, "aligned": frozenset({"z"})})
+    data = np.zeros(9, np.float32)
+    off = data[1:7] if int(data.ctypes.data) % 16 == 0 else data[:6]
+    found = call(loaded(device, code), floats(6), floats(6), Interface(off))
+    np.testing.assert_array_equal(off, expected(floats(6), floats(6), 1))
+    assert len(found.remarks) == 1
+
+
+@pytest.mark.parametrize(("x", "code"), [
+    (np.zeros(6), "LF0503"), (np.zeros((2, 3), np.float32), "LF0504"), (np.zeros(7, np.float32), "LF0517"),
+    (np.zeros(6, ">f4"), "LF0503"), (object(), "LF0503"), (Interface(np.zeros(6, np.float32), typestr="<c8"), "LF0503"),
+])  # fmt: skip
+def test_inputs_that_do_not_fit(device: Device, driver: FakeDriver, x: Any, code: str) -> None:
+    program = loaded(device)
+    with pytest.raises(UserError) as caught:
+        call(program, x, floats(6))
+    assert caught.value.diagnostics[0].code == code
+    assert driver.names("launch") == []
+
+
+def test_outputs_that_cannot_be_written_in_place(device: Device) -> None:
+    program = loaded(device)
+    big = np.zeros(16, np.float32)
+    frozen = np.zeros(6, np.float32)
+    frozen.flags.writeable = False
+    wrong: list[Any] = [
+        Interface(big[:12:2]), big[:12:2], frozen, Interface(frozen, data=(frozen.ctypes.data, True)),
+        Interface(big[2:8]), [0.0] * 6,
+    ]  # fmt: skip
+    for z in wrong:
+        with pytest.raises(UserError) as caught:
+            call(program, Interface(big[:6]), floats(6), z)
+        assert caught.value.diagnostics[0].code in ("LF0520", "LF0503")
+    call(program, Interface(big[:6]), floats(6), Interface(big[8:14]))
+
+
+def test_arrays_of_another_gpu_are_refused(device: Device) -> None:
+    other = Device(FakeDriver(KERNELS, ordinal=1))
+    with pytest.raises(UserError, match="GPU 1"):
+        call(loaded(device), to_device(other, floats(6)), floats(6))
+
+
+def zero_code() -> Code:
+    steps = (Launch("fail_zero", grid(1), (Pointer("c"), Pointer("z"))),)
+    return Code("zero", "", kernels("fail_zero"), steps, (Memory("c", Poly.of(4), zeroed=True),), (), (), ("z",))
+
+
+ONE_FLOAT = (Buffer("z", F32, (ONE,)),)
+
+
+def test_zeroed_memory_is_set_once_and_again_after_a_failure(device: Device, driver: FakeDriver) -> None:
+    program = loaded(device, zero_code(), ONE_FLOAT)
+    for _ in range(3):
+        assert program.call({}, to_host=True)["z"] == 0
+    assert len(driver.names("fill")) == 1
+    driver.fail["launch"] = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
+    with pytest.raises(CompilerError, match="OUT_OF_RESOURCES"):
+        program.call({})
+    assert program.call({}, to_host=True)["z"] == 0
+    assert len(driver.names("fill")) == 2
+
+
+def test_a_failure_in_the_midst_releases_everything(device: Device, driver: FakeDriver) -> None:
+    program = loaded(device)
+    x = floats(6)
+    call(program, x, x)
+    gc.collect()
+    device.pool.take(0, 0)
+    device.trim()
+    before = device.pool.used
+    for name in ("upload", "launch"):
+        driver.fail[name] = "CUDA_ERROR_INVALID_VALUE"
+        with pytest.raises(LoopfuseError):
+            call(program, x, x)
+    gc.collect()
+    device.trim()
+    assert device.pool.used == before
+
+
+def test_faults_are_counted_for_each_call(device: Device) -> None:
+    steps = (Launch("faulty", grid(1), (Pointer(FAULTS), Pointer("z"), Number(N, 32))),)
+    code = Code("f", "", kernels("faulty"), steps, (), (), (), ("z",), ("N",), faults=(Fault(0, "x"), Fault(1, "y")))
+    program = loaded(device, code, (vector("z"),))
+    for _ in range(2):
+        assert program.call({}, sizes={"N": 3}).faults == (1, 3)
+    bound = bind(program, {}, sizes={"N": 3})
+    assert bound.kind == "graph"
+    bound()
+    bound()
+    assert bound.faults() == (1, 3)
+
+
+def test_each_stream_has_its_own_temporaries(device: Device) -> None:
+    program = loaded(device)
+    with device.active():
+        lanes = [program.lane({"N": 5}, stream) for stream in (0, 9, 0)]
+        other = program.lane({"N": 6}, 0)
+    assert lanes[0] is lanes[2]
+    assert len({lane.places["t"] for lane in (*lanes, other)}) == 3
+    assert lanes[0].plan is lanes[1].plan
+    del lanes, other
+    with device.active():
+        for stream in range(100, 140):
+            program.lane({"N": 5}, stream)
+    assert device.pool.used <= 18 * 512
+
+
+def test_threads_share_a_program(device: Device) -> None:
+    program = loaded(device)
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        for n in range(20):
+            x = floats(6, seed + n)
+            found = program.call({"x": x, "y": x}, {"s": 2.0}, {"N": 6}, stream=seed % 3 + 4, to_host=True)["z"]
+            if not np.array_equal(found, expected(x, x, 2)):
+                wrong.append(found)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# -- bound calls -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["graph", "direct"])
+def test_a_bound_call_is_replayed_on_other_arrays(device: Device, driver: FakeDriver, how: Any) -> None:
+    program = loaded(device)
+    x, y = floats(6), floats(6, 3)
+    bound = bind(program, {"x": x, "y": y}, {"s": 2.0}, {"N": 6}, how=how)
+    assert isinstance(bound, Bound) and bound.kind == how
+    z = bound.outputs["z"]
+    assert bound()["z"] is z
+    np.testing.assert_array_equal(z.numpy(), expected(x, y, 2))
+    driver.log.clear()
+    bound.rebind(x=y)
+    assert driver.names("set") == ([0] if how == "graph" else [])  # the second launch does not read x
+    np.testing.assert_array_equal(bound()["z"].numpy(), expected(y, y, 2))
+    bound.rebind(params={"s": 1.0})
+    np.testing.assert_array_equal(bound()["z"].numpy(), expected(y, y, 1))
+    other = to_device(device, floats(6))
+    assert bound.rebind(out={"z": other})["z"] is other
+    bound()
+    np.testing.assert_array_equal(other.numpy(), expected(y, y, 1))
+    with pytest.raises(UserError, match="overlaps"):
+        bound.rebind(x=other)
+    with pytest.raises(CompilerError):
+        bound.rebind(q=x)
+    np.testing.assert_array_equal(bound()["z"].numpy(), expected(y, y, 1))
+
+
+def test_one_launch_is_made_directly(device: Device) -> None:
+    program = loaded(device, zero_code(), ONE_FLOAT)
+    bound = bind(program, {})
+    assert bound.kind == "direct"
+    assert bound()["z"].numpy() == 0
+
+
+def test_very_many_launches_go_in_portions(device: Device, driver: FakeDriver) -> None:
+    body = (Launch("count_up", grid(1), (Pointer("z"), Number(ONE, 32))),)
+    code = Code("r", "", kernels("count_up"), (Fill("z"), Repeat("i", ZERO, T, ONE, body)), (), (), (), ("z",), ("T",))
+    program = loaded(device, code, ONE_FLOAT)
+    times = MOST_LAUNCHES + 5
+    bound = bind(program, {}, sizes={"T": times})
+    assert bound.kind == "portions"
+    assert bound()["z"].numpy() == times
+    driver.log.clear()
+    assert bind(program, {}, sizes={"T": 7})()["z"].numpy() == 7
+    assert len(driver.names("launch")) == 7
+
+
+def test_a_failure_of_a_replay_cleans_up(device: Device, driver: FakeDriver) -> None:
+    bound = bind(loaded(device, zero_code(), ONE_FLOAT), {}, how="graph")
+    bound()
+    driver.fail["launch"] = "CUDA_ERROR_INVALID_VALUE"
+    with pytest.raises(CompilerError):
+        bound()
+    assert bound()["z"].numpy() == 0
+    assert len(driver.names("fill")) == 2
+
+
+def test_outputs_on_the_host_cannot_be_bound(device: Device) -> None:
+    with pytest.raises(UserError, match="on the device"):
+        bind(loaded(device), {"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6}, out={"z": floats(6)})
+
+
+def test_closing_releases_modules_graphs_and_memory(device: Device, driver: FakeDriver) -> None:
+    program = loaded(device)
+    bound = bind(program, {"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6}, how="graph")
+    bound()
+    program.close()
+    assert not driver.modules and not driver.graphs
+    for use in (bound, partial(call, program, floats(6), floats(6))):
+        with pytest.raises(MachineError, match="closed"):
+            use()
+    del use
+    del bound, program
+    gc.collect()
+    device.trim()
+    assert driver.used == 0
+
+
+def test_dropping_a_program_is_closing_it(device: Device, driver: FakeDriver) -> None:
+    call(loaded(device), floats(6), floats(6))
+    gc.collect()
+    device.trim()
+    assert not driver.modules
+    assert driver.used == 0
+
+
+def test_a_failed_load_leaves_nothing(device: Device, driver: FakeDriver) -> None:
+    driver.fail["function"] = "CUDA_ERROR_NOT_FOUND"
+    with pytest.raises(CompilerError, match="loading `twice`"):
+        loaded(device)
+    assert not driver.modules
+
+
+# -- the device --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_context_ends_the_use_of_the_device(device: Device, driver: FakeDriver) -> None:
+    program = loaded(device)
+    driver.fail["launch"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(CompilerError, match="`twice` stopped with CUDA_ERROR_ILLEGAL_ADDRESS"):
+        call(program, floats(6), floats(6))
+    with pytest.raises(MachineError, match="start the process anew"):
+        call(program, floats(6), floats(6))
+    program.close()
+    device.close()
+
+
+def test_after_a_fork_nothing_reaches_the_driver(device: Device) -> None:
+    program = loaded(device)
+    z = program.call({"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6})["z"]
+    bound = bind(program, {"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6}, how="graph")
+    device.end(MachineError("spawn"))
+    for use in (z.numpy, bound, partial(call, program, floats(6), floats(6)), device.trim):
+        with pytest.raises(LoopfuseError):
+            use()
+    del use
+    del z, bound, program
+    gc.collect()  # the fake fails on whatever reaches it
+
+
+def test_closing_a_device_closes_its_programs(device: Device, driver: FakeDriver) -> None:
+    program = loaded(device)
+    kept = program.call({"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6})["z"]
+    device.close()
+    assert program.closed and not driver.modules and driver.used == 0
+    with pytest.raises(MachineError):
+        kept.numpy()
+    device.close()
+
+
+def test_a_device_describes_itself(device: Device) -> None:
+    found = device.describe({"bandwidth": 4.2e12})
+    assert (found.name, found.bandwidth, found.units, found.arch) == ("H200", 4.2e12, 132, "sm_90a")
+    other = Device(FakeDriver(name="NVIDIA Something New")).describe()
+    assert other.bandwidth == pytest.approx(0.85 * 2 * 3.201e9 * 6144 / 8)
+
+
+# -- arrays of other libraries -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_capsules_go_round(device: Device, dtype: Any) -> None:
+    array = np.ones((3, 4), dtype.numpy)
+    made = to_device(device, array)
+    assert made.__dlpack_device__() == (2, 0)
+    pointer = made.pointer
+    taken = dlpack.take(made.__dlpack__(stream=1))
+    assert (taken.pointer, taken.shape, taken.dtype, taken.strides, taken.kind) == (pointer, (3, 4), dtype, None, 2)
+    del made
+    gc.collect()
+    used = device.pool.used
+    del taken
+    device.pool.take(0, 0)
+    device.trim()
+    assert device.pool.used < used
+
+
+def test_a_capsule_that_nobody_takes_lets_go(device: Device, driver: FakeDriver) -> None:
+    capsule = to_device(device, floats(4)).__dlpack__()
+    gc.collect()
+    device.trim()
+    assert driver.used
+    del capsule
+    device.trim()
+    assert not driver.used
+
+
+def test_a_capsule_is_used_once(device: Device) -> None:
+    capsule = to_device(device, floats(4)).__dlpack__()
+    taken = dlpack.take(capsule)
+    with pytest.raises(TypeError, match="used before"):
+        dlpack.take(capsule)
+    assert taken.shape == (4,)
+
+
+def test_numpy_capsules_tell_strides() -> None:
+    array = np.arange(12, dtype=np.int32).reshape(3, 4)
+    taken = dlpack.take(array.T.__dlpack__())
+    assert (taken.shape, taken.strides, taken.kind) == ((4, 3), (4, 16), dlpack.CPU)
+
+
+def test_a_consumer_on_another_stream_waits(device: Device, driver: FakeDriver) -> None:
+    made = to_device(device, floats(4), stream=50)
+    made.__dlpack__(stream=60)
+    assert driver.names("wait") == [60]
+    assert made.block.shared
+    assert made.__cuda_array_interface__["stream"] == 50
+    assert to_device(device, floats(4)).__cuda_array_interface__["stream"] == 1
+
+
+def test_arrays_come_back_through_dlpack_on_the_host(device: Device) -> None:
+    made = to_device(device, floats(4))
+    np.testing.assert_array_equal(np.from_dlpack(made, device="cpu"), floats(4))
+
+
+def test_bf16_has_no_interface_but_a_capsule(device: Device) -> None:
+    made = to_device(device, np.ones(3, ml_dtypes.bfloat16))
+    assert not hasattr(made, "__cuda_array_interface__")
+    seen = view(made, 0)
+    assert not isinstance(seen, np.ndarray) and seen.dtype == BF16
+
+
+def test_views_of_foreign_arrays() -> None:
+    array = np.zeros((4, 6), np.float32)
+    for part, strides in (
+        (array, None),
+        (array[:1], None),
+        (array[:, ::2], (24, 8)),
+        (array.T, (4, 24)),
+        (array[:0], None),
+    ):
+        seen = view(Interface(part), 0)
+        assert not isinstance(seen, np.ndarray)
+        assert seen.strides == strides
+    with pytest.raises(TypeError, match="mask"):
+        view(Interface(array, mask=object()), 0)
+
+
+def test_axes_that_follow_each_other_are_one() -> None:
+    assert merged((2, 3, 4), (48, 16, 4)) == ([24], [4])
+    assert merged((2, 1, 4), (100, 7, 4)) == ([2, 4], [100, 4])
+    assert merged((1, 1), (8, 8)) == ([], [])
+
+
+class Torch:
+    cuda_stream = 33
+
+
+class CuPy:
+    ptr = 44
+
+
+class PyCuda:
+    handle = 55
+
+
+class Standard:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 66
+
+
+@pytest.mark.parametrize(("stream", "handle"), [(None, 0), (0, 0), (1, 0), (2, 2), (Torch(), 33), (CuPy(), 44),
+                                                (PyCuda(), 55), (Standard(), 66)])  # fmt: skip
+def test_streams_of_other_libraries(stream: Any, handle: int) -> None:
+    assert stream_handle(stream) == handle
+
+
+@pytest.mark.parametrize("stream", [True, "0", 1.5, -3, object()])
+def test_what_is_no_stream(stream: Any) -> None:
+    with pytest.raises(TypeError):
+        stream_handle(stream)
