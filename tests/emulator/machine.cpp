@@ -84,14 +84,18 @@ struct Exchange {
   unsigned mask, arrived, turn, present[2];
   u64 values[2][32];
 };
+struct Warp;
+struct Block;
 struct Fiber {
   Context context;
   const char* waits;  // what for, nullptr: it can go on
-  unsigned thread, warp, block;
+  Warp* warp;
+  Block* block;
+  unsigned thread, lane, bit;
   bool left;
 };
 struct Warp {
-  unsigned live, ready, block;
+  unsigned live, ready;
   Fiber* fibers;
   unsigned pending;  // the exchanges that some lane waits in
   unsigned barred[BARRIERS];
@@ -99,6 +103,7 @@ struct Warp {
 };
 struct Block {
   uint3 index;
+  unsigned rank;
   unsigned char* shared;
   unsigned arrived[BARRIERS], wanted[BARRIERS], flags[2], turn, live;
 };
@@ -165,41 +170,42 @@ unsigned choose(unsigned ready) {
   return (unsigned)__builtin_ctz(ready);
 }
 
-// The fiber to go on with: of the warp at hand, else of the next warp that has one; nullptr where there is none.
-Fiber* pick(unsigned at) {
+Fiber* take(Warp& w) {
+  unsigned l = choose(w.ready);
+  w.ready &= ~(1u << l);
+  return w.fibers + l;
+}
+
+// The fiber to go on with where this warp has none: of the next warp that has one; nullptr where there is none.
+__attribute__((noinline)) Fiber* pick_elsewhere(unsigned at) {
   unsigned count = job.warps * job.cluster;
   if (job.order == 2 && !(draw() & 3)) at = (unsigned)(draw() % count);
   for (unsigned k = 0; k < count; ++k) {
-    Warp& w = warps[at];
-    if (w.ready) {
-      unsigned l = choose(w.ready);
-      w.ready &= ~(1u << l);
-      return w.fibers + l;
-    }
+    if (warps[at].ready) return take(warps[at]);
     at = job.order == 1 ? (at ? at : count) - 1 : at + 1 == count ? 0 : at + 1;
   }
   return nullptr;
 }
 
-void go(Context& from, Fiber* next) {
+inline Fiber* pick(Warp& w) { return w.ready && job.order != 2 ? take(w) : pick_elsewhere((unsigned)(&w - warps)); }
+
+inline void go(Context& from, Fiber* next) {
+  current = next;
   if (!next) {
-    current = nullptr;
     enter(from, stage);
     return;
   }
-  current = next;
   threadIdx.x = next->thread;
   if (job.cluster > 1) {
-    blockIdx = blocks[next->block].index;
-    emu_shared = blocks[next->block].shared;
+    blockIdx = next->block->index;
+    emu_shared = next->block->shared;
   }
   if (&from != &next->context) enter(from, next->context);
 }
 
-void park(const char* what) {
-  Fiber* me = current;
+inline void park(Fiber* me, const char* what) {
   me->waits = what;
-  go(me->context, pick(me->warp));
+  go(me->context, pick(*me->warp));
   me->waits = nullptr;
 }
 
@@ -213,16 +219,16 @@ void release(Warp& w, Exchange& e) {
 
 void leave() {
   Fiber* me = current;
-  Warp& w = warps[me->warp];
+  Warp& w = *me->warp;
   me->left = true;
-  w.live &= ~(1u << (me->thread & 31u));
+  w.live &= ~me->bit;
   for (unsigned left = w.pending; left; left &= left - 1) {
     Exchange& e = w.exchanges[__builtin_ctz(left)];
     if (e.arrived == (e.mask & w.live)) release(w, e);
   }
-  if (--blocks[me->block].live == 0 && job.cluster > 1)  // what is read from here now is a mistake
-    memset(blocks[me->block].shared, job.poison, job.shared);
-  go(me->context, pick(me->warp));
+  if (--me->block->live == 0 && job.cluster > 1)  // what is read from here now is a mistake
+    memset(me->block->shared, job.poison, job.shared);
+  go(me->context, pick(w));
 }
 
 void start() {
@@ -288,8 +294,10 @@ void give_stacks(unsigned count) {
   if (!stacks) stacks = reserve(STACK * BLOCKS * THREADS);
   for (; stacked < count; ++stacked) {
     Fiber& f = fibers[stacked];
-    f.block = stacked / THREADS;
+    f.block = &blocks[stacked / THREADS];
     f.thread = stacked % THREADS;
+    f.lane = f.thread % 32;
+    f.bit = 1u << f.lane;
     unsigned char* base = stacks + STACK * stacked;
     mprotect(base, PAGE, PROT_NONE);
     prepare(f.context, base, STACK - (f.thread % 32) * 128, start);
@@ -333,6 +341,7 @@ void run_stage(u64 first) {
   for (unsigned b = 0; b < job.cluster; ++b) {
     u64 id = first + b;
     Block& block = blocks[b];
+    block.rank = b;
     block.index.x = (unsigned)(id % gridDim.x);
     block.index.y = (unsigned)(id / gridDim.x % gridDim.y);
     block.index.z = (unsigned)(id / gridDim.x / gridDim.y);
@@ -350,17 +359,16 @@ void run_stage(u64 first) {
       Warp& w = warps[b * job.warps + k];
       unsigned lanes = job.threads - 32 * k;
       w.live = w.ready = lanes >= 32 ? ~0u : (1u << lanes) - 1;
-      w.block = b;
       w.fibers = &fibers[b * THREADS + 32 * k];
       for (unsigned l = 0; l < 32 && l < lanes; ++l) {
         Fiber& f = fibers[b * THREADS + 32 * k + l];
         f.left = false;
         f.waits = nullptr;
-        f.warp = b * job.warps + k;
+        f.warp = &w;
       }
     }
   unsigned count = job.warps * job.cluster;
-  go(stage, pick(job.order == 1 ? count - 1 : 0));
+  go(stage, pick(warps[job.order == 1 ? count - 1 : 0]));
   for (unsigned b = 0; b < job.cluster; ++b)
     if (blocks[b].live) stuck();
 }
@@ -384,11 +392,10 @@ void run_grid() {
 extern "C" void emu_fail(const char* text) { fail("%s", text); }
 
 extern "C" const u64* emu_exchange(const char* what, unsigned mask, u64 value, unsigned* present) {
-  if (!current) fail("%s in a kernel that was taken to have none", what);
   Fiber* me = current;
-  Warp& w = warps[me->warp];
-  unsigned bit = 1u << (me->thread & 31u);
-  if (!(mask & bit)) fail("%s with mask 0x%x, which leaves out the caller", what, mask);
+  if (!me) fail("%s in a kernel that was taken to have none", what);
+  Warp& w = *me->warp;
+  if (!(mask & me->bit)) fail("%s with mask 0x%x, which leaves out the caller", what, mask);
   Exchange& e = w.exchanges[__builtin_ctz(mask)];
   if (!e.arrived) {
     e.what = what;
@@ -398,47 +405,47 @@ extern "C" const u64* emu_exchange(const char* what, unsigned mask, u64 value, u
     fail("lanes of one warp meet at %s with mask 0x%x and at %s with mask 0x%x", e.what, e.mask, what, mask);
   }
   unsigned turn = e.turn & 1;
-  e.values[turn][me->thread & 31u] = value;
-  e.arrived |= bit;
+  e.values[turn][me->lane] = value;
+  e.arrived |= me->bit;
   if (e.arrived == (mask & w.live)) {
     release(w, e);
-    w.ready &= ~bit;
+    w.ready &= ~me->bit;
   } else {
-    park(what);
+    park(me, what);
   }
   *present = e.present[turn];
   return e.values[turn];
 }
 
-static void free_barred(unsigned from, unsigned to, unsigned id, unsigned bit) {
-  for (unsigned k = from; k < to; ++k) {
-    warps[k].ready |= warps[k].barred[id];
-    warps[k].barred[id] = 0;
+static void free_barred(Warp* from, unsigned count, unsigned id) {
+  for (Warp* w = from; w < from + count; ++w) {
+    w->ready |= w->barred[id];
+    w->barred[id] = 0;
   }
-  warps[current->warp].ready &= ~bit;
+  current->warp->ready &= ~current->bit;
 }
 
 extern "C" void emu_barrier(unsigned id, unsigned threads) {
-  if (!current) fail("a barrier in a kernel that was taken to have none");
+  Fiber* me = current;
+  if (!me) fail("a barrier in a kernel that was taken to have none");
   if (id >= CLUSTER) fail("there is no barrier %u", id);
-  Block& block = blocks[current->block];
+  Block& block = *me->block;
   if (!threads) threads = job.threads;
   if (block.arrived[id] && block.wanted[id] != threads)
     fail("barrier %u is for %u threads and for %u", id, block.wanted[id], threads);
   block.wanted[id] = threads;
-  unsigned bit = 1u << (current->thread & 31u), first = current->block * job.warps;
-  warps[current->warp].barred[id] |= bit;
+  me->warp->barred[id] |= me->bit;
   if (++block.arrived[id] == threads) {
     block.arrived[id] = 0;
-    free_barred(first, first + job.warps, id, bit);
+    free_barred(warps + block.rank * job.warps, job.warps, id);
   } else {
-    park(id ? "a barrier of some threads" : "a barrier of the block");
+    park(me, id ? "a barrier of some threads" : "a barrier of the block");
   }
 }
 
 extern "C" unsigned emu_count(bool flag) {
   if (!current) fail("a barrier in a kernel that was taken to have none");
-  Block& block = blocks[current->block];
+  Block& block = *current->block;
   unsigned turn = block.turn & 1;
   block.flags[turn] += flag;
   if (block.arrived[0] + 1 == job.threads) ++block.turn, block.flags[block.turn & 1] = 0;
@@ -447,19 +454,19 @@ extern "C" unsigned emu_count(bool flag) {
 }
 
 extern "C" unsigned emu_lane() { return lane(); }
-extern "C" unsigned emu_active() { return current ? warps[current->warp].live : 1u << lane(); }
-extern "C" unsigned emu_cluster_rank() { return current ? current->block : blockIdx.x % job.cluster; }
+extern "C" unsigned emu_active() { return current ? current->warp->live : 1u << lane(); }
+extern "C" unsigned emu_cluster_rank() { return current ? current->block->rank : blockIdx.x % job.cluster; }
 extern "C" unsigned emu_cluster_size() { return job.cluster; }
 
 extern "C" void emu_cluster_sync() {
-  if (!current) fail("a barrier in a kernel that was taken to have none");
-  unsigned bit = 1u << (current->thread & 31u);
-  warps[current->warp].barred[CLUSTER] |= bit;
+  Fiber* me = current;
+  if (!me) fail("a barrier in a kernel that was taken to have none");
+  me->warp->barred[CLUSTER] |= me->bit;
   if (++at_cluster_barrier == job.threads * job.cluster) {
     at_cluster_barrier = 0;
-    free_barred(0, job.warps * job.cluster, CLUSTER, bit);
+    free_barred(warps, job.warps * job.cluster, CLUSTER);
   } else {
-    park("a barrier of the cluster");
+    park(me, "a barrier of the cluster");
   }
 }
 
