@@ -320,10 +320,13 @@ class Writer:
 
     def kept(self, value: str, place: Place) -> str:
         """What is written to memory for a value, which is rounded by being written."""
-        head = f"lf_round_{place.dtype}("
-        if value.startswith(head) and closes(value, len(head) - 1):
-            value = value[len(head) - 1 :]
+        value = self.unrounded(value, place)
         return f"lf_{place.dtype}_bits({value})" if place.dtype in HALVES and not place.raw else value
+
+    def unrounded(self, value: str, place: Place) -> str:
+        """A value that will be rounded to the type of an array, without a rounding to that type on its outside."""
+        head = f"lf_round_{place.dtype}("
+        return value[len(head) - 1 :] if value.startswith(head) and closes(value, len(head) - 1) else value
 
     def _zero(self, dtype: DType) -> str:
         return constant_text(Const(0, dtype))

@@ -31,6 +31,10 @@ HOST: dict[str, str] = {
     "lf_bf16_bits": "inline unsigned short lf_bf16_bits(float x) "
     "{ return x != x ? (unsigned short)0x7fc0 : emu_bf16(x); }",
     "lf_f16_value": _F + "lf_f16_value(unsigned short x) { return emu_from_f16(x); }",
+    "lf_f16x2": "inline unsigned int lf_f16x2(float low, float high) "
+    "{ return emu_f16(low) | (unsigned int)emu_f16(high) << 16; }",
+    "lf_bf16x2": "inline unsigned int lf_bf16x2(float low, float high) "
+    "{ return emu_bf16(low) | (unsigned int)emu_bf16(high) << 16; }",
     "lf_load16": "inline uint4 lf_load16(const void* p) { return *(const uint4*)p; }",
     "lf_load8": "inline uint2 lf_load8(const void* p) { return *(const uint2*)p; }",
     "lf_load4": "inline unsigned int lf_load4(const void* p) { return *(const unsigned int*)p; }",

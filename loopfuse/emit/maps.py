@@ -1,0 +1,166 @@
+"""Maps: every thread computes some elements of a parallel band, adjacent ones in vectors of 16 bytes.
+
+The rule for what memory bounds (about 23 KB in flight a multiprocessor): all loads of a thread are issued before the first
+use, up to four vectors an operand, fewer where there are many operands or few elements. What lies otherwise in memory
+than the output goes through a tile in shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from loopfuse.analysis.sketch import Level
+from loopfuse.emit.base import Declined, Emitted, Job
+from loopfuse.emit.code import Launch, grid
+from loopfuse.emit.maps_access import Access, Axis, Study
+from loopfuse.emit.maps_form import Form, Shape
+from loopfuse.emit.maps_operands import Operands
+from loopfuse.ir import Let, Store
+from loopfuse.schedule.base import band, par_chain
+from loopfuse.sizes import ZERO, Poly
+
+THREADS, FEWEST = 256, 64
+MOST_VECTORS = 4  # a thread and operand
+MOST_HELD = 44  # registers for loaded operands and values of the body
+BLOCKS = 4  # a multiprocessor, below which threads take fewer vectors
+MOST_IDLE = 8  # one thread in so many may be idle where a row is not a whole number of blocks
+
+
+def emit(job: Job) -> Emitted | Declined:
+    """Kernels for a map: one, or none where the band is empty."""
+    study = _study(job)
+    if isinstance(study, Declined):
+        return study
+    accesses = study.accesses()
+    if any(a.extent == ZERO for a in study.axes):
+        return Emitted((), ())
+    axes = study.order(accesses)
+    operands = _operands(study, axes, accesses)
+    if not study.positive([g.extent for g in operands.groups]):
+        return Declined("the band may have several negative extents")
+    return _plain(study, operands)
+
+
+def _study(job: Job) -> Study | Declined:
+    top = band(job.ask.sketch)
+    chain = par_chain(top) if top is not None else []
+    if not chain:
+        return Declined("there is no band of parallel loops")
+    if job.ask.local or job.ask.own:
+        return Declined("the kernel reads what it writes itself")
+    body = _flat(job, chain)
+    if body is None:
+        return Declined("loops inside the band")
+    study = Study(job, chain, body)
+    return study if study.sound else Declined("bounds of the band that depend on its indices")
+
+
+def _flat(job: Job, chain: Sequence[Level]) -> list[Let | Store] | None:
+    """The statements of a band in order, those of outer loops among them; None with loops in them."""
+    found: list[Let | Store] = []
+    loops = {id(level.loop) for level in chain}
+    pending = list(reversed(job.kernel.body))
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, Let | Store):
+            found.append(stmt)
+        elif id(stmt) in loops:
+            pending += reversed(stmt.body)
+        else:
+            return None
+    return found
+
+
+def _operands(study: Study, axes: Sequence[Axis], accesses: Sequence[Access]) -> Operands:
+    """The operands on the groups that let most elements be moved in vectors."""
+    strict = Operands(study, study.groups(axes, accesses), accesses)
+    if len(strict.groups) <= 1 or strict.width() > 1:
+        return strict
+    large = [a for a in accesses if not _small(study, a)]
+    loose = Operands(study, study.groups(axes, large), accesses)
+    return loose if loose.width() > 1 else strict
+
+
+def _small(study: Study, access: Access) -> bool:
+    if isinstance(access.node, Store):
+        return False
+    return prod((study.number(a.extent) for a in study.axes if a.id in access.depends), start=1) * 8 <= study.elements
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _plain(study: Study, operands: Operands) -> Emitted:
+    shape = _shape(study, operands)
+    form = Form(study, operands, shape, _cached(study))
+    blocks = form.write()
+    return finished(study, form, shape.threads, blocks, _title(shape))
+
+
+def finished(study: Study, form: Form, threads: int, blocks: Poly, why: str) -> Emitted:
+    """The kernel and its launch."""
+    job = study.job
+    spans = tuple(dict.fromkeys(s.span for s in study.body if s.span is not None))[:4]
+    name = f"{job.name}_map"
+    kernel = form.w.function(name, threads, head=[f"{job.kernel.id}: {why}"], kernel=job.kernel.id, schedule="map",
+                             why=why, spans=spans)  # fmt: skip
+    aligned = frozenset(o.access.buffer.id for o in form.made if o.kind == "vector" and o.piece > o.access.size)
+    return Emitted((kernel,), (Launch(name, grid(study.target.poly(blocks)), form.w.arguments),), (), aligned)
+
+
+def _title(shape: Shape) -> str:
+    each = "an element" if shape.width == 1 else f"{shape.width} adjacent elements"
+    return f"a thread takes {shape.vectors} times {each}" if shape.vectors > 1 else f"a thread takes {each}"
+
+
+def _cached(study: Study) -> frozenset[str]:
+    """Outputs that may be read again from the cache: those of no more than half of it."""
+    half = study.target.device.cache // 2
+    return frozenset(
+        b for b in study.job.ask.stores if study.job.ask.sketch.elements(b) * study.job.ask.size(b) <= half
+    )
+
+
+def _shape(study: Study, operands: Operands) -> Shape:
+    width = operands.width()
+    if not operands.groups:
+        return Shape("flat", 1, 1, 32)
+    inner, outer = operands.groups[-1], operands.groups[:-1]
+    columns = -(-study.number(inner.extent) // width)
+    rows = prod(study.number(g.extent) for g in outer)
+    threads, vectors = _amount(study, operands, width, rows * columns)
+    if not outer:
+        return Shape("flat", width, vectors, threads)
+    known = all(study.target.number(g.extent) is not None for g in operands.groups)
+    if known:
+        across, down = _patch(columns, threads)
+        idle = -(-columns // across) * across - columns
+        patch = down * vectors
+        if idle * MOST_IDLE <= columns and (rows % patch == 0 or rows >= MOST_IDLE * patch):
+            return Shape("rows", width, vectors, across, down)
+    return Shape("decoded", width, vectors, threads)
+
+
+def _patch(columns: int, threads: int) -> tuple[int, int]:
+    """Threads across and down a patch."""
+    if columns <= threads:
+        return columns, max(1, threads // columns)
+    chunks = -(-columns // threads)
+    return min(threads, (-(-columns // chunks) + 31) // 32 * 32), 1
+
+
+def _amount(study: Study, operands: Operands, width: int, total: int) -> tuple[int, int]:
+    """Threads a block and vectors a thread."""
+    made = operands.made(width)
+    streams = [o for o in made if not o.store and o.stage is not None and len(o.needs) == len(operands.groups)]
+    held = sum(max(1.0, o.words * width) for o in streams)
+    vectors, units = MOST_VECTORS, study.target.device.units
+    while vectors > 1 and held * vectors + study.job.ask.sketch.live > MOST_HELD:
+        vectors //= 2
+    while vectors > 1 and total < THREADS * vectors * units * BLOCKS:
+        vectors //= 2
+    threads = THREADS
+    while threads > FEWEST and total < threads * units:
+        threads //= 2
+    return threads, vectors

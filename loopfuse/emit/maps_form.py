@@ -1,0 +1,402 @@
+"""The text of a map kernel without tiles: vectors of adjacent elements, all loads of a thread before the first use.
+
+A thread takes some vectors, in one of three arrangements. `flat`: the band is one index, and the vectors of a block
+follow one another. `rows`: a block is a patch of rows and columns, a thread keeps its column, and what depends on the
+column alone is loaded once. `decoded`: vectors are numbered through all rows. A block at the end of the band goes
+through its elements or vectors one at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from loopfuse.emit.maps_access import Group, Key, Study
+from loopfuse.emit.maps_operands import Operand, Operands
+from loopfuse.emit.serial import Serial
+from loopfuse.emit.writer import HALVES, Place, Writer, c_type, storage
+from loopfuse.ir import Let, Load, Store
+from loopfuse.sizes import ONE, ZERO, Poly
+
+Arrangement = Literal["flat", "rows", "decoded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a block is arranged: `width` elements a vector, `vectors` a thread, `across` by `down` threads.
+
+    `across` vectors lie side by side in a row (flat: all threads). `chunks`: blocks that cover a row.
+    """
+
+    arrangement: Arrangement
+    width: int
+    vectors: int
+    across: int
+    down: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return self.across * self.down
+
+
+class Form:
+    """The writing of one function."""
+
+    def __init__(self, study: Study, operands: Operands, shape: Shape, cached: frozenset[str]) -> None:
+        self.study, self.groups, self.shape = study, operands.groups, shape
+        self.made = operands.made(shape.width)
+        self.w: Writer = study.job.writer()
+        self.serial = Serial(self.w)
+        self.width, self.cached = shape.width, cached
+        self.names = {id(o): self._name(o) for o in self.made}
+        self.at: dict[str, str] = {}  # the C text of each group's index
+        self.texts: dict[Key, str] = {}
+        self.w.hook = lambda load: self.texts.get((load.buffer, load.subs, load.modes))
+
+    def _name(self, operand: Operand) -> str:
+        return self.w.names.fresh(f"{operand.access.node.buffer}_")
+
+    # -- the whole ----------------------------------------------------------------------------------------------------
+
+    def write(self) -> Poly:
+        """The body of the function; gives the number of blocks."""
+        if not self.groups:
+            self.single()
+            return ONE
+        return {"flat": self.flat, "rows": self.rows, "decoded": self.decoded}[self.shape.arrangement]()
+
+    def single(self) -> None:
+        """A band of one element."""
+        with self.w.block("if (threadIdx.x == 0)"):
+            self.one("")
+
+    def flat(self) -> Poly:
+        """One index over the whole band."""
+        w, shape, group = self.w, self.shape, self.groups[0]
+        step = shape.threads * shape.width
+        block = step * shape.vectors
+        number = self.study.target.number(group.extent)
+        last, at = w.names.fresh("end"), w.names.fresh("at")
+        first, here = w.names.fresh("first"), w.names.fresh("here")
+        w.line(f"const {w.index} {first} = {self.number_of_block()} * {block};")
+        place = f"{first} + (int)threadIdx.x * {shape.width}" if shape.width > 1 else f"{first} + (int)threadIdx.x"
+
+        def whole() -> None:
+            w.line(f"const {w.index} {at} = {place};")
+
+            def coordinates(u: str) -> None:
+                if u != "0":
+                    w.line(f"const {w.index} {here} = {at} + {u} * {step};")
+                self.place(group, at if u == "0" else here)
+
+            self.fast(coordinates)
+
+        def rest() -> None:
+            k = w.names.fresh("k")
+            with w.block(f"for ({w.index} {k} = {first} + (int)threadIdx.x; {k} < {last}; {k} += {shape.threads})"):
+                self.place(group, k)
+                self.width = 1
+                self.one("")
+                self.width = shape.width
+
+        if number is None or number % block:
+            w.line(f"const {w.index} {last} = {w.poly(group.extent)};")
+            self.branch([f"{first} + {block} <= {last}"], whole, rest)
+        else:
+            whole()
+        return _ceil(group.extent, block)
+
+    def rows(self) -> Poly:
+        """Patches of rows and columns."""
+        w, shape, inner, outer = self.w, self.shape, self.groups[-1], self.groups[:-1]
+        columns, rows = self.count(inner.extent, shape.width), prod((g.extent for g in outer), start=ONE)
+        chunks = _ceil(columns, shape.across)
+        patch = shape.down * shape.vectors
+        chunk, thread = w.names.fresh("chunk"), "(int)threadIdx.x"
+        row, column, start = w.names.fresh("row"), w.names.fresh("column"), w.names.fresh("top")
+        if chunks == ONE:
+            w.line(f"const {w.index} {start} = {self.number_of_block()} * {patch};")
+        else:
+            w.line(f"const {w.index} {chunk} = blockIdx.x % {w.poly(chunks)}u;")
+            w.line(f"const {w.index} {start} = {self.number_of_block(f'(blockIdx.x / {w.poly(chunks)}u)')} * {patch};")
+        side = f"threadIdx.x % {shape.across}u" if shape.down > 1 else "threadIdx.x"
+        base = f"({w.index})({side})" if shape.down > 1 else thread
+        base = base if chunks == ONE else f"({chunk} * {shape.across} + {base})"
+        w.line(f"const {w.index} {column} = {base}{f' * {shape.width}' if shape.width > 1 else ''};")
+        below = f"{start} + (int)(threadIdx.x / {shape.across}u)" if shape.down > 1 else start
+
+        def coordinates(u: str) -> None:
+            at = below if u == "0" else f"{below} + {u}{f' * {shape.down}' if shape.down > 1 else ''}"
+            w.line(f"const {w.index} {row} = {at};")
+            self.split(row, outer)
+            self.place(inner, column)
+
+        def rest() -> None:
+            with w.block(f"for (int u = 0; u < {shape.vectors}; ++u)"):
+                coordinates("u")
+                with w.block(f"if ({row} < {w.poly(rows)} && {column} < {w.poly(inner.extent)})"):
+                    self.one("")
+
+        tests = []
+        if self.uneven(rows, patch):
+            tests.append(f"{start} + {patch} <= {w.poly(rows)}")
+        if self.uneven(columns, shape.across):
+            tests.append(f"({chunk} + 1) * {shape.across} <= {w.poly(columns)}")
+        self.branch(tests, lambda: self.fast(coordinates, {inner.atom: column}), rest)
+        return chunks * _ceil(rows, patch)
+
+    def decoded(self) -> Poly:
+        """Vectors numbered through all rows."""
+        w, shape, inner, outer = self.w, self.shape, self.groups[-1], self.groups[:-1]
+        columns, rows = self.count(inner.extent, shape.width), prod((g.extent for g in outer), start=ONE)
+        total, block = self.study.target.poly(columns * rows), shape.threads * shape.vectors
+        first, q, row, column = (w.names.fresh(n) for n in ("first", "q", "row", "column"))
+        unsigned = f"unsigned {w.index}"
+        w.line(f"const {w.index} {first} = {self.number_of_block()} * {block};")
+
+        def coordinates(u: str) -> None:
+            more = "" if u == "0" else f" + {u} * {shape.threads}"
+            w.line(f"const {unsigned} {q} = {first} + (int)threadIdx.x{more};")
+            per = f"({unsigned}){w.poly(columns)}"
+            times = f" * {shape.width}" if shape.width > 1 else ""
+            w.line(f"const {w.index} {row} = {q} / {per}, {column} = {q} % {per}{times};")
+            self.split(row, outer)
+            self.place(inner, column)
+
+        def rest() -> None:
+            with w.block(f"for (int u = 0; u < {shape.vectors}; ++u)"):
+                coordinates("u")
+                with w.block(f"if ({q} < {w.poly(total)})"):
+                    self.one("")
+
+        tests = [f"{first} + {block} <= {w.poly(total)}"] if self.uneven(total, block) else []
+        self.branch(tests, lambda: self.fast(coordinates), rest)
+        return _ceil(total, block)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def number_of_block(self, text: str = "blockIdx.x") -> str:
+        """The number of the block in the index type."""
+        return f"({self.w.index}){text}"
+
+    def count(self, extent: Poly, width: int) -> Poly:
+        """The vectors of a row; the width divides it."""
+        return self.study.target.poly(extent) // width if width > 1 else self.study.target.poly(extent)
+
+    def uneven(self, count: Poly, block: int) -> bool:
+        """Whether some block may be cut."""
+        number = self.study.target.number(count)
+        return number is None or number % block != 0
+
+    def branch(self, tests: list[str], whole: Callable[[], None], rest: Callable[[], None]) -> None:
+        """Whole blocks one way, those at the end another."""
+        if not tests:
+            whole()
+            return
+        with self.w.block(f"if ({' && '.join(tests)})"):
+            whole()
+        with self.w.block("else"):
+            rest()
+
+    def place(self, group: Group, text: str) -> None:
+        """A group's index is a C text from now on."""
+        self.at[group.atom] = text
+        self.w.alias[group.atom] = text
+
+    def split(self, row: str, outer: Sequence[Group]) -> None:
+        """The indices of the outer groups from a row's number."""
+        text = f"(unsigned {self.w.index}){row}"
+        for n, group in enumerate(reversed(outer)):
+            if n == len(outer) - 1:
+                self.place(group, row if n == 0 else f"({self.w.index})({text})")
+                return
+            name = self.w.names(f"{group.axes[0].id}.row")
+            extent = f"(unsigned {self.w.index}){self.w.poly(group.extent)}"
+            self.w.line(f"const {self.w.index} {name} = {text} % {extent};")
+            self.place(group, name)
+            text = f"{text} / {extent}"
+
+    def indices(self, write: Callable[[], None], inner: str = "") -> None:
+        """Lines, before them the indices of the band that they mention; `inner` is added to the last group's index."""
+        w = self.w
+        start = len(w.lines)
+        write()
+        made = w.lines[start:]
+        del w.lines[start:]
+        text = "\n".join(made)
+        for axis in self.study.axes:
+            name = w.names(axis.id)
+            if re.search(rf"\b{re.escape(name)}\b", text):
+                w.line(f"const {w.index} {name} = {self.index_text(axis.id, inner)};")
+        w.lines += made
+
+    def index_text(self, axis: str, inner: str) -> str:
+        """An index of the band in C."""
+        w = self.w
+        value = "0"
+        for group in self.groups:
+            ids = [a.id for a in group.axes]
+            if axis not in ids:
+                continue
+            at = self.at[group.atom] + (f" + {inner}" if inner and group is self.groups[-1] else "")
+            k = ids.index(axis)
+            below = self.study.target.poly(prod((a.extent for a in group.axes[k + 1 :]), start=ONE))
+            value = at
+            unsigned = f"(unsigned {w.index})"
+            if below != ONE:
+                value = f"{unsigned}({value}) / {unsigned}{w.poly(below)}"
+            if k:
+                value = value if below != ONE else f"{unsigned}({value})"
+                value = f"{value} % {unsigned}{w.poly(group.axes[k].extent)}"
+            value = f"({w.index})({value})" if below != ONE or k else value
+        found = next(a for a in self.study.axes if a.id == axis)
+        if found.step != ONE:
+            value = f"({value}) * {w.poly(found.step)}"
+        return value if found.low == ZERO else f"{w.poly(found.low)} + {value}"
+
+    # -- vectors ------------------------------------------------------------------------------------------------------
+
+    def fast(self, coordinates: Callable[[str], None], column: dict[str, str] | None = None) -> None:
+        """All vectors of a thread. `column`: the index of the last group, where all vectors have it in common."""
+        w, count = self.w, self.shape.vectors
+        common = frozenset(column or ())
+        for atom, text in (column or {}).items():
+            self.at[atom] = w.alias[atom] = text
+        loads = [o for o in self.made if not o.store and o.stage is not None]
+        early = [o for o in loads if o.needs <= common and o.stage == 0] if count > 1 else []
+        for operand in early:
+            self.load(operand, "", declare=True)
+        late = [o for o in loads if o not in early]
+        if count == 1:
+            coordinates("0")
+            self.one("", late)
+            return
+        for operand in late:
+            w.line(f"{self.held(operand)} {self.names[id(operand)]}[{count}];")
+        for stage in sorted({o.stage or 0 for o in late}):
+            with self.unrolled("u", count):
+                coordinates("u")
+                for operand in late:
+                    if operand.stage == stage:
+                        self.load(operand, "[u]", declare=False)
+        with self.unrolled("u", count):
+            coordinates("u")
+            self.body()
+
+    def one(self, sub: str, loads: list[Operand] | None = None) -> None:
+        """One vector, or with width 1 one element, at the present place: its loads and its statements."""
+        for operand in self.made if loads is None else loads:
+            if not operand.store and operand.stage is not None:
+                self.load(operand, sub, declare=True)
+        self.body()
+
+    def unrolled(self, name: str, count: int) -> ExitStack:
+        """A loop that is unrolled."""
+        stack = ExitStack()
+        self.w.line("#pragma unroll")
+        stack.enter_context(self.w.block(f"for (int {name} = 0; {name} < {count}; ++{name})"))
+        return stack
+
+    def held(self, operand: Operand) -> str:
+        """The C type in which a loaded operand waits."""
+        dtype = operand.access.buffer.dtype
+        vector = operand.kind == "vector" and self.width > 1
+        return f"lf_vec<{storage(dtype)}, {self.width}>" if vector else c_type(dtype)
+
+    def load(self, operand: Operand, sub: str, declare: bool) -> None:
+        """An operand into registers, where the body finds it."""
+        node = operand.access.node
+        assert isinstance(node, Load)
+        name, w = self.names[id(operand)], self.w
+        place = (
+            w.place(node.buffer, False) if node.subs or self.study.job.buffers[node.buffer].role != "param" else None
+        )
+        vector = operand.kind == "vector" and self.width > 1
+
+        def write() -> None:
+            self.texts.pop(operand.access.key, None)
+            if place is None or (operand.offset is None and not vector):
+                text = w.load(node)
+            elif vector:
+                how = "lf_read" if operand.stream else "lf_peek"
+                text = f"{how}<{self.width}, {operand.piece}>({self.address(operand, place)})"
+            else:
+                text = w.fetched(f"{place.pointer}[{self.offset(operand, place)}]", place)
+            w.line(f"{f'const {self.held(operand)} ' if declare else ''}{name}{sub} = {text};", node.span)
+
+        self.indices(write)
+        found = f"{name}{sub}"
+        if vector:
+            assert place is not None
+            found = w.fetched(f"{found}.v[e]", place)
+        self.texts[operand.access.key] = found
+
+    def offset(self, operand: Operand, place: Place) -> str:
+        """The offset of an operand's first element in C."""
+        if operand.offset is not None:
+            return self.w.poly(operand.offset)
+        node = operand.access.node
+        subs, guards = self.w.subscripts(node.subs, node.modes, place, node, node.buffer)
+        assert not guards
+        return self.w.flat(subs, place)
+
+    def address(self, operand: Operand, place: Place) -> str:
+        """The address of an operand's first element."""
+        text = self.offset(operand, place)
+        return place.pointer if text == "0" else f"{place.pointer} + {text}"
+
+    def body(self) -> None:
+        """The statements for one vector, whose loads are in registers."""
+        w = self.w
+        outputs = [o for o in self.made if o.store and o.kind == "vector"] if self.width > 1 else []
+        for operand in outputs:
+            dtype = operand.access.buffer.dtype
+            kind = "float" if dtype in HALVES else storage(dtype)
+            w.line(f"lf_vec<{kind}, {self.width}> {self.names[id(operand)]};")
+        by_key = {id(o.access.node): o for o in self.made if o.store}
+
+        def write() -> None:
+            for stmt in self.study.body:
+                if isinstance(stmt, Let):
+                    self.serial.let(stmt)
+                else:
+                    self.store(stmt, by_key.get(id(stmt)))
+
+        if self.width > 1:
+            with self.unrolled("e", self.width):
+                self.indices(write, "e")
+        else:
+            self.indices(write)
+        for operand in outputs:
+            self.put(operand)
+
+    def store(self, stmt: Store, operand: Operand | None) -> None:
+        """A store in the body: an element of an output's vector, or to memory at once."""
+        w = self.w
+        if operand is None or operand.offset is None or (self.width > 1 and operand.kind != "vector"):
+            self.serial.store(stmt)
+            return
+        place = w.place(stmt.buffer, True)
+        value = w.expr(stmt.value)
+        if self.width == 1:
+            w.line(f"{place.pointer}[{w.poly(operand.offset)}] = {w.kept(value, place)};", stmt.span)
+            return
+        w.line(f"{self.names[id(operand)]}.v[e] = {w.unrounded(value, place)};", stmt.span)
+
+    def put(self, operand: Operand) -> None:
+        """An output's vector to memory."""
+        buffer = operand.access.buffer
+        place = self.w.place(buffer.id, True)
+        how = "lf_leave" if buffer.id in self.cached or not operand.stream else "lf_write"
+        value = self.names[id(operand)]
+        value = f"lf_pack_{buffer.dtype}({value})" if buffer.dtype in HALVES else value
+        self.w.line(f"{how}<{operand.piece}>({self.address(operand, place)}, {value});")
+
+
+def _ceil(value: Poly, by: int) -> Poly:
+    return (value + (by - 1)) // by if by != 1 else value
