@@ -19,22 +19,28 @@ def merge(w: Writer, accs: Sequence[Acc], left: States, right: States, known: St
     `accs` are all scalar accumulators of a fold in the order of their declaration. `known` holds joined values that
     are there already: of accumulators whose states several merges share. Those are left alone.
     """
-    known = dict(known or {})
     if not any(a.repair is not None for a in accs):
         return [
             f"{left[a.id]} = {w.combine(a.monoid, a.dtype, left[a.id], right[a.id])};"
             for a in accs
-            if a.id not in known
+            if a.id not in (known or {})
         ]
-    lines, updates = [], []
+    lines, joined = join(w, accs, left, right, known)
+    return lines + [f"{left[id]} = {text};" for id, text in joined.items() if id not in (known or {})]
+
+
+def join(w: Writer, accs: Sequence[Acc], left: States, right: States, known: States | None = None,
+         ) -> tuple[list[str], dict[str, str]]:  # fmt: skip
+    """C statements that define the states of both sides, and their names; `left` keeps its states."""
+    found = dict(known or {})
+    lines = []
     for acc in accs:
-        if acc.id in known:
+        if acc.id in found:
             continue
-        joined = _joined(w, accs, acc, left, right, known)
-        known[acc.id] = w.names.fresh(f"{acc.id}.new")
-        lines.append(f"const {state_type(acc.monoid, acc.dtype)} {known[acc.id]} = {joined};")
-        updates.append(f"{left[acc.id]} = {known[acc.id]};")
-    return lines + updates
+        joined = _joined(w, accs, acc, left, right, found)
+        found[acc.id] = w.names.fresh(f"{acc.id}.new")
+        lines.append(f"const {state_type(acc.monoid, acc.dtype)} {found[acc.id]} = {joined};")
+    return lines, found
 
 
 def _joined(w: Writer, accs: Sequence[Acc], acc: Acc, left: States, right: States, new: States) -> str:
@@ -74,4 +80,4 @@ def aliases(w: Writer, texts: Mapping[str, str]) -> Iterator[None]:
                 w.alias[name] = text
 
 
-__all__ = ["States", "aliases", "merge", "value"]
+__all__ = ["States", "aliases", "join", "merge", "value"]

@@ -95,3 +95,7 @@ class Names:
             text = f"{base}_{number}"
         self._used.add(text)
         return text
+
+    def free(self, text: str) -> None:
+        """Let an identifier from `fresh` be given again: its scope in C is over."""
+        self._used.discard(text)
