@@ -1,5 +1,7 @@
 # `make demo` runs two scripts on photographs; `make test` is everything that a change must pass.
 PYTHON ?= python3
+# A Python with PyTorch (and JAX), for the comparison that `make bench` ends with.
+PEERS ?= $(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -34,11 +36,20 @@ test-all: $(VENV)/test.stamp
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto -m "not gpu" --hypothesis-profile=explore
 
-test-gpu: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m gpu || test $$? -eq 5  # 5: no test is marked gpu
+# With what the GPU needs: PyCUDA is built here, by a C++ compiler and the CUDA headers.
+$(VENV)/gpu.stamp: $(VENV)/test.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,cuda]'
+	touch $@
+
+# Without a GPU every test is skipped, and says why.
+test-gpu: $(VENV)/gpu.stamp
+	$(BIN)/python -m pytest -m gpu -n 4
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/scale.py
+	@if $(PEERS) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
+	then $(PEERS) tests/bench/peers.py; \
+	else echo 'peers were not timed: $(PEERS) has no PyTorch, or there is no GPU'; fi
 
 clean:
 	rm -rf $(VENV) out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

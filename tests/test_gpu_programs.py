@@ -14,11 +14,19 @@ from ir_strategies import ir_inputs, ir_programs
 
 from loopfuse import driver
 from loopfuse.bind import Bound, Given
+from loopfuse.cuda import engine
 from loopfuse.diag import Source
 from loopfuse.driver import Optimised
 from loopfuse.generate import Array
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu() -> None:
+    """Skips every test where there is no GPU, and says why."""
+    if why := engine.usable():
+        pytest.skip(why)
 
 
 def on_gpu(optimised: Optimised, bound: Bound) -> Mapping[str, Array]:

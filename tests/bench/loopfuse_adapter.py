@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,58 +11,48 @@ from typing import Any
 import torch
 
 import loopfuse as lf
+from loopfuse.cuda.cache import Cache
+from loopfuse.cuda.engine import open_engine
 
-WARM = "input x: f32[N]\noutput y = x + 1\n"
+WARM = "input x: f32[N]\noutput y = x + 1\noutput s = sum(x)\n"
+Tensors = Mapping[str, torch.Tensor]
 
 
-def prepare(script: Path, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> Callable[[], Any]:
+def prepare(script: Path, inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
     """Compile a script for these tensors; the call fills `outputs` and does not wait.
 
-    Work goes to the stream that is PyTorch's current one, so that its events see it.
+    Work goes to the default stream, which is PyTorch's, so that its events see it.
     """
-    compiled = lf.compile(script.read_text(encoding="utf-8"))
-    out = dict(outputs) if len(outputs) > 1 else next(iter(outputs.values()))
-    return compiled.bind(**inputs, out=out)
+    return bound(script.read_text(encoding="utf-8"), inputs, outputs)
+
+
+def bound(text: str, inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+    """`prepare` for the text of a script."""
+    return lf.compile(text).bind(**inputs, out=dict(outputs))
 
 
 def warm_up() -> None:
-    """Load what any first program needs (compiler, runtime, context), which no program's first call shall pay for."""
+    """Load what any first program needs (compiler, runtime, context), for which no program's first call shall pay."""
     x = torch.zeros(8, device="cuda")
-    prepare_text(WARM, {"x": x}, {"y": torch.empty_like(x)})()
+    with empty_cache():
+        bound(WARM, {"x": x}, {"y": torch.empty_like(x), "s": torch.zeros((), device="cuda")})()
     torch.cuda.synchronize()
 
 
-def prepare_text(
-    text: str, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
-) -> Callable[[], Any]:
-    """`prepare` for a script that is no file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "script.lf"
-        path.write_text(text, encoding="utf-8")
-        return prepare(path, inputs, outputs)
-
-
 @contextmanager
-def empty_cache() -> Any:
+def empty_cache() -> Iterator[None]:
     """A cache on disk that holds nothing yet, for the block."""
-    was = os.environ.get("LOOPFUSE_CACHE_DIR")
+    engine = open_engine()
+    was = engine.cache
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["LOOPFUSE_CACHE_DIR"] = folder
+        engine.cache = Cache(Path(folder))
         try:
             yield
         finally:
-            os.environ.pop("LOOPFUSE_CACHE_DIR")
-            if was is not None:
-                os.environ["LOOPFUSE_CACHE_DIR"] = was
+            engine.cache = was
 
 
 def forget() -> None:
-    """Let go of what this process remembers of programs, so that the next call finds them on disk alone."""
-    forget_all = getattr(lf, "forget", None)
-    if forget_all is not None:
-        forget_all()
-
-
-def kernels(call: Any) -> int:
-    """How many kernels a call launches, 0 where it does not say."""
-    return int(getattr(call, "launches", 0))
+    """Let go of the programs that this process remembers, so that the next call finds them on disk alone."""
+    engine = open_engine()
+    engine.cache = Cache(engine.cache.folder)

@@ -303,7 +303,7 @@ def main() -> int:
     print(f"\n{text}")
     if given.table and given.table != "-":
         Path(given.table).write_text(f"{text}\n", encoding="utf-8")
-    return int(any(row.missed() for row in rows))
+    return int(any(row.missed() in (["wrong"], ["failed"]) for row in rows))
 
 
 if __name__ == "__main__":
