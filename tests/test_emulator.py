@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -326,6 +328,30 @@ def test_what_is_wrong_is_reported(what: str) -> None:
             build(c).run({"x": x}, {}, {"n": 64}, {"y": (np.float32, (64,))}, order, seconds=0.2)
     assert str(caught.value).startswith("k, block" if "around" not in str(caught.value) else "k: ")
     assert on_floats(simple(FLOATS, TREE, 64, 1, shared=256), 1, 64).shape == (1,)  # and what comes next is well
+
+
+def test_lines_of_scripts_do_not_hide_those_of_kernels() -> None:
+    text = f'#line 700 "a.lf"\n{kernel(FLOATS, "y[0] = (n + 2147483647);", 1).text}'
+    with pytest.raises(EmulatorError, match="overflows, in `y"):
+        on_floats(code(KernelCode("k", text, 1), (launch(),)), 1)
+
+
+def test_unwritten_locals_are_not_zero() -> None:
+    body = "float a[4]; for (int k = 1; k < n; ++k) a[k] = x[k]; y[0] = a[n - 2];"
+    found = build(simple(FLOATS, body, 1)).run({"x": np.zeros(2, np.float32)}, {}, {"n": 2}, {"y": (F32, (1,))})
+    assert found["y"][0] != 0
+
+
+@pytest.mark.skipif(
+    platform.machine() == "x86_64" and " fma " not in Path("/proc/cpuinfo").read_text(encoding="utf-8"),
+    reason="this CPU has no fma",
+)
+def test_contraction() -> None:
+    c = simple(FLOATS, "y[threadIdx.x] = x[threadIdx.x] * x[threadIdx.x] - 1.0f;", 64)
+    x = (1 + np.arange(64) * 2.0**-20).astype(np.float32)
+    wide = x.astype(np.float64) ** 2 - 1
+    plain, fused = (build(c, f).run({"x": x}, {}, {"n": 64}, {"y": (F32, (64,))})["y"] for f in (False, True))
+    assert np.array_equal(plain, x * x - 1) and np.array_equal(fused, wide.astype(np.float32))
 
 
 RACES = {

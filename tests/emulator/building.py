@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +23,10 @@ from loopfuse.emit.code import Code, KernelCode
 HERE = Path(__file__).parent
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-U_FORTIFY_SOURCE")
 CHECKS = "alignment,bounds,signed-integer-overflow,shift,integer-divide-by-zero"
-UNIT = ("-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-math-errno", f"-fsanitize={CHECKS}")
+UNIT = ("-O1", "-w", "-fno-strict-aliasing", "-fno-math-errno", f"-fsanitize={CHECKS}")
+POISON_LOCALS = "-ftrivial-auto-var-init=pattern"  # a local that is read before it is written is not zero by chance
 MACHINE = ("-O2", "-w")
+KEPT = 7 * 86400  # seconds that an unused library stays in the cache
 
 
 class EmulatorError(Exception):
@@ -35,8 +41,13 @@ def compiler() -> str | None:
 
 
 def available() -> bool:
-    """Whether there is a C++ compiler."""
-    return compiler() is not None
+    """Whether there is a C++ compiler, on a system that the machine knows."""
+    return sys.platform == "linux" and compiler() is not None
+
+
+def _accepts(*flags: str) -> bool:
+    command = [str(compiler()), *flags, "-x", "c++", "-fsyntax-only", "/dev/null"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @functools.cache
@@ -44,9 +55,25 @@ def _version() -> str:
     return subprocess.run([str(compiler()), "--version"], capture_output=True, text=True, check=True).stdout
 
 
+@functools.cache
+def _flags(contract: bool) -> tuple[str, ...]:
+    """How kernels are compiled; with `contract` a product and a sum may become one operation, as on a GPU."""
+    fused = ("-ffp-contract=fast", "-fexpensive-optimizations", *(["-mfma"] if platform.machine() == "x86_64" else []))
+    locals_ = (POISON_LOCALS,) if _accepts(POISON_LOCALS) else ()
+    return (*UNIT, *locals_, *(fused if contract else ("-ffp-contract=off",)))
+
+
+@functools.cache
 def _folder() -> Path:
+    """The cache, ours alone; what was not used for long is removed from it."""
     folder = Path(tempfile.gettempdir()) / f"loopfuse-emulator-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        folder = Path(tempfile.mkdtemp())
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if file.is_file() and time.time() - file.stat().st_mtime > KEPT:
+                file.unlink()
     return folder
 
 
@@ -112,16 +139,19 @@ class Library:
 _loaded: dict[Path, ctypes.CDLL] = {}
 
 
-def library(code: Code) -> Library:
+def library(code: Code, contract: bool = False) -> Library:
     """The library of a `Code`, compiled unless it is known."""
     for kernel in code.kernels:
         _check(kernel)
     source, waiting = unit(code)
     shim = (HERE / "shim.hpp").read_text(encoding="utf-8")
-    target = _folder() / f"{_key(source, shim, *UNIT, _machine().name)}.so"
+    flags = _flags(contract)
+    target = _folder() / f"{_key(source, shim, *flags, _machine().name)}.so"
     if target not in _loaded:
-        if not target.exists():
-            _make(target, source, UNIT, (str(_machine()),))
+        if target.exists():
+            os.utime(target)
+        else:
+            _make(target, source, flags, (str(_machine()),))
         _loaded[target] = ctypes.CDLL(str(target))
     return Library(_loaded[target], source, waiting)
 

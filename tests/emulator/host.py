@@ -105,6 +105,8 @@ def to_host(text: str) -> str:
     parts: list[str] = []
     given: set[str] = set()
     for item in items(text):
+        if item.is_directive and re.match(r"\s*#\s*(line\b|\d)", item.text):
+            continue
         if item.is_directive or not has_ptx(item.text):
             parts.append(item.text)
             continue

@@ -24,14 +24,16 @@ _POISON = (0xFF, 0x7F, 0xA5)  # an order each, so that what reads unwritten memo
 _lock = threading.Lock()
 
 
-def build(code: Code) -> Emulated:
+def build(code: Code, contract: bool = False) -> Emulated:
     """Compile the kernels of `code` for the CPU, or take them from the cache.
+
+    With `contract` the compiler makes one operation of a product and a sum where it can, which needs a CPU with fma.
 
     Raises:
         EmulatorError: g++ refuses them, or a GPU would not launch them.
         ValueError: inline PTX without a definition in `HOST`, or static shared memory.
     """
-    return Emulated(code, library(code))
+    return Emulated(code, library(code, contract))
 
 
 class Emulated:
