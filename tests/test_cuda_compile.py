@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cuda_code import TABLE, WIDE, twice
@@ -345,3 +346,42 @@ def test_flags_are_those_that_both_compilers_know() -> None:
     assert Options(False, True, True, 64).flags == (
         "--std=c++17", "--fmad=false", "--prec-div=false", "--prec-sqrt=false", "--generate-line-info", "--maxrregcount=64",
     )  # fmt: skip
+
+
+# -- on a device ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_the_driver_loads_what_was_compiled_and_sees_the_same_figures() -> None:
+    driver: Any = pytest.importorskip("cuda.bindings.driver")
+
+    def call(function: Any, *arguments: Any) -> Any:
+        result, *rest = function(*arguments)
+        assert not int(result), f"{function.__name__}: {result}"
+        return rest[0] if rest else None
+
+    try:
+        there = not int(driver.cuInit(0)[0])
+    except RuntimeError:
+        there = False
+    if not there:
+        pytest.skip("no GPU here")
+    device = call(driver.cuDeviceGet, 0)
+    call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, device))
+    version = driver.CUdevice_attribute
+    major, minor = (
+        call(driver.cuDeviceGetAttribute, attribute, device)
+        for attribute in (
+            version.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            version.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        )
+    )
+    told = driver.CUfunction_attribute
+    for source, name in ((TABLE, "table"), (WIDE, "wide")):
+        found = compile_kernel(source, name, arch_for(major, minor), contract=True)
+        module = call(driver.cuModuleLoadData, found.cubin)
+        function = call(driver.cuModuleGetFunction, module, name.encode())
+        assert call(driver.cuFuncGetAttribute, told.CU_FUNC_ATTRIBUTE_NUM_REGS, function) == found.registers
+        assert call(driver.cuFuncGetAttribute, told.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function) == found.shared
+        assert call(driver.cuFuncGetAttribute, told.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function) >= found.stack
+        call(driver.cuModuleUnload, module)
