@@ -16,6 +16,7 @@ from loopfuse.emit.code import Launch, grid
 from loopfuse.emit.maps_access import Access, Axis, Study
 from loopfuse.emit.maps_form import Form, Shape
 from loopfuse.emit.maps_operands import Operands
+from loopfuse.emit.maps_tile import Tile, Turn, turn
 from loopfuse.ir import Let, Store
 from loopfuse.schedule.base import band, par_chain
 from loopfuse.sizes import ZERO, Poly
@@ -39,6 +40,9 @@ def emit(job: Job) -> Emitted | Declined:
     operands = _operands(study, axes, accesses)
     if not study.positive([g.extent for g in operands.groups]):
         return Declined("the band may have several negative extents")
+    turned = turn(study, operands)
+    if turned is not None:
+        return _tiled(study, operands, turned)
     return _plain(study, operands)
 
 
@@ -98,6 +102,14 @@ def _plain(study: Study, operands: Operands) -> Emitted:
     return finished(study, form, shape.threads, blocks, _title(shape))
 
 
+def _tiled(study: Study, operands: Operands, turned: Turn) -> Emitted:
+    form = Tile(study, operands, turned, _cached(study))
+    blocks = form.write()
+    names = ", ".join(dict.fromkeys(o.access.node.buffer for o in form.turned))
+    why = f"tiles of {turned.down} by {turned.across} elements, {names} turned in shared memory"
+    return finished(study, form, form.shape.threads, blocks, why)
+
+
 def finished(study: Study, form: Form, threads: int, blocks: Poly, why: str) -> Emitted:
     """The kernel and its launch."""
     job = study.job
@@ -105,7 +117,8 @@ def finished(study: Study, form: Form, threads: int, blocks: Poly, why: str) -> 
     name = f"{job.name}_map"
     kernel = form.w.function(name, threads, head=[f"{job.kernel.id}: {why}"], kernel=job.kernel.id, schedule="map",
                              why=why, spans=spans)  # fmt: skip
-    aligned = frozenset(o.access.buffer.id for o in form.made if o.kind == "vector" and o.piece > o.access.size)
+    vectors = [*form.made, *(form.turned if isinstance(form, Tile) else [])]
+    aligned = frozenset(o.access.buffer.id for o in vectors if o.piece > o.access.size)
     return Emitted((kernel,), (Launch(name, grid(study.target.poly(blocks)), form.w.arguments),), (), aligned)
 
 

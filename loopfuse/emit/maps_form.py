@@ -53,6 +53,8 @@ class Form:
         self.w: Writer = study.job.writer()
         self.serial = Serial(self.w)
         self.width, self.cached = shape.width, cached
+        self.packed = [o for o in self.made if o.store and o.kind == "vector"] if shape.width > 1 else []
+        self.part = ""  # how many elements of a vector there are, where that is not all
         self.names = {id(o): self._name(o) for o in self.made}
         self.at: dict[str, str] = {}  # the C text of each group's index
         self.texts: dict[Key, str] = {}
@@ -325,6 +327,8 @@ class Form:
             elif vector:
                 how = "lf_read" if operand.stream else "lf_peek"
                 text = f"{how}<{self.width}, {operand.piece}>({self.address(operand, place)})"
+                if self.part:
+                    text = f"lf_read_part<{self.width}>({self.address(operand, place)}, {self.part})"
             else:
                 text = w.fetched(f"{place.pointer}[{self.offset(operand, place)}]", place)
             w.line(f"{f'const {self.held(operand)} ' if declare else ''}{name}{sub} = {text};", node.span)
@@ -353,40 +357,41 @@ class Form:
     def body(self) -> None:
         """The statements for one vector, whose loads are in registers."""
         w = self.w
-        outputs = [o for o in self.made if o.store and o.kind == "vector"] if self.width > 1 else []
-        for operand in outputs:
+        packed = {id(o.access.node): o for o in self.packed} if self.width > 1 else {}
+        for operand in packed.values():
             dtype = operand.access.buffer.dtype
             kind = "float" if dtype in HALVES else storage(dtype)
             w.line(f"lf_vec<{kind}, {self.width}> {self.names[id(operand)]};")
-        by_key = {id(o.access.node): o for o in self.made if o.store}
+        plain = {id(o.access.node): o for o in self.made if o.store and o.offset is not None}
 
         def write() -> None:
             for stmt in self.study.body:
                 if isinstance(stmt, Let):
                     self.serial.let(stmt)
+                elif id(stmt) in packed:
+                    place = w.place(stmt.buffer, True)
+                    value = w.unrounded(w.expr(stmt.value), place)
+                    w.line(f"{self.names[id(packed[id(stmt)])]}.v[e] = {value};", stmt.span)
+                elif self.width == 1 and id(stmt) in plain:
+                    self.store(stmt, plain[id(stmt)])
                 else:
-                    self.store(stmt, by_key.get(id(stmt)))
+                    self.serial.store(stmt)
 
-        if self.width > 1:
-            with self.unrolled("e", self.width):
-                self.indices(write, "e")
-        else:
-            self.indices(write)
-        for operand in outputs:
+        with ExitStack() as stack:
+            if self.width > 1:
+                stack.enter_context(self.unrolled("e", self.width))
+            if self.part:
+                stack.enter_context(w.block(f"if (e < {self.part})"))
+            self.indices(write, "e" if self.width > 1 else "")
+        for operand in packed.values():
             self.put(operand)
 
-    def store(self, stmt: Store, operand: Operand | None) -> None:
-        """A store in the body: an element of an output's vector, or to memory at once."""
-        w = self.w
-        if operand is None or operand.offset is None or (self.width > 1 and operand.kind != "vector"):
-            self.serial.store(stmt)
-            return
-        place = w.place(stmt.buffer, True)
-        value = w.expr(stmt.value)
-        if self.width == 1:
-            w.line(f"{place.pointer}[{w.poly(operand.offset)}] = {w.kept(value, place)};", stmt.span)
-            return
-        w.line(f"{self.names[id(operand)]}.v[e] = {w.unrounded(value, place)};", stmt.span)
+    def store(self, stmt: Store, operand: Operand) -> None:
+        """A store of one element at an offset that is linear."""
+        place = self.w.place(stmt.buffer, True)
+        value = self.w.kept(self.w.expr(stmt.value), place)
+        assert operand.offset is not None
+        self.w.line(f"{place.pointer}[{self.w.poly(operand.offset)}] = {value};", stmt.span)
 
     def put(self, operand: Operand) -> None:
         """An output's vector to memory."""
@@ -395,7 +400,10 @@ class Form:
         how = "lf_leave" if buffer.id in self.cached or not operand.stream else "lf_write"
         value = self.names[id(operand)]
         value = f"lf_pack_{buffer.dtype}({value})" if buffer.dtype in HALVES else value
-        self.w.line(f"{how}<{operand.piece}>({self.address(operand, place)}, {value});")
+        if self.part:
+            self.w.line(f"lf_write_part<{self.width}>({self.address(operand, place)}, {value}, {self.part});")
+        else:
+            self.w.line(f"{how}<{operand.piece}>({self.address(operand, place)}, {value});")
 
 
 def _ceil(value: Poly, by: int) -> Poly:

@@ -25,7 +25,8 @@ from loopfuse.walking import free_names
 
 TILE = 32  # what a size that a plan should choose is where none does
 
-EMITTERS: dict[str, Emitter] = {"map": maps.emit}  # by schedule; what is not here, and what these decline, is written by `general`
+# By schedule; what is not here, and what these decline, is written by `general`.
+EMITTERS: dict[str, Emitter] = {"map": maps.emit}
 
 NO_COST = Cost(0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0)
 
