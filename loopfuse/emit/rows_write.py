@@ -1,0 +1,404 @@
+"""The text of a row kernel: each thread takes vectors of its row, keeps them in registers, and goes through the loops over
+the row one after another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from loopfuse.emit.rows_fit import WARP, Fit
+from loopfuse.emit.rows_join import Joins
+from loopfuse.emit.rows_shape import Line, Run, Shape, Stream
+from loopfuse.emit.slices import levels, prune
+from loopfuse.emit.writer import HALVES, Place, Writer, c_type, storage
+from loopfuse.ir import Acc, Const, Let, Load, Loop, Stmt, Store
+from loopfuse.walking import own, walk
+
+MOST_UNROLLED = 16  # iterations of a nested loop that are written out by the compiler
+
+
+@dataclass(eq=False)
+class At:
+    """Where a thread stands: in vector `v` of a run, at element `k` of it; `p` is the first position of the vector."""
+
+    line: Line
+    v: str
+    k: str
+    p: str
+    peeked: dict[Stream, str]
+    put: dict[Stream, str]
+
+
+class Rows(Joins):
+    """Statements of a thread that shares a row with others, the row in registers."""
+
+    def __init__(self, writer: Writer, shape: Shape, fit: Fit) -> None:
+        super().__init__(writer, fit)
+        self.shape = shape
+        self.at: At | None = None
+        self.lane = self.live = ""
+        self.nested = 0
+        self.hoisted: set[str] = set()
+        writer.hook = self.loaded
+
+    # -- the row ------------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """The whole body of the function."""
+        for let in self.shape.tops:
+            self.let(let)
+        self.place_in_grid()
+        for band in self.shape.bands[:-1]:
+            self.serial([s for s in band.body if isinstance(s, Let)])
+        early = [s for s in self.shape.streams.values() if s.row and s.stored < 0]
+        for stream in sorted(early, key=lambda s: s.first):
+            self.fetch(stream)
+        if self.fit.blocks > 1:
+            self.w.comment("no block writes to another's memory before that one has started")
+            self.w.line("lf_cluster_sync();")
+        self.row(self.shape.body)
+
+    def place_in_grid(self) -> None:
+        """Which row this thread works on, and at which place of it."""
+        w, fit = self.w, self.fit
+        self.lane = w.names.fresh("lane")
+        wide = "(long long)" if w.wide else ""
+        if fit.blocks > 1:
+            self.rank = w.names.fresh("rank")
+            w.line(f"const unsigned int {self.rank} = lf_cluster_rank();")
+            w.line(f"const int {self.lane} = {self.rank} * {fit.threads} + threadIdx.x;")
+            row = f"{wide}blockIdx.x / {fit.blocks}"
+        elif fit.size == fit.threads:
+            w.line(f"const int {self.lane} = threadIdx.x;")
+            row = f"{wide}blockIdx.x"
+        else:
+            w.line(f"const int {self.lane} = threadIdx.x % {fit.threads};")
+            row = f"{wide}blockIdx.x * {fit.together} + threadIdx.x / {fit.threads}"
+        dims = self.shape.dims
+        plain = len(dims) == 1 and w.target.poly(dims[0].lo[0]).terms == ()
+        name = w.names(dims[0].id) if plain else w.names.fresh("row")
+        rows, count = w.target.number(self.shape.rows), w.poly(self.shape.rows)
+        tail = fit.together > 1 and (rows is None or rows % fit.together != 0)
+        w.line(f"{'' if tail and fit.threads < WARP else 'const '}{w.index} {name} = {row};")
+        if tail and fit.threads >= WARP:
+            w.line(f"if ({name} >= {count}) return;")
+        elif tail:
+            self.live = w.names.fresh("live")
+            w.comment("threads past the last row work on it too, and store nothing")
+            w.line(f"const bool {self.live} = {name} < {count};")
+            w.line(f"if (!{self.live}) {name} = {count} - 1;")
+        if not plain:
+            counts = [w.poly(d.hi[0] - d.lo[0]) for d in dims]
+            for dim, text in zip(dims, digits(name, counts), strict=True):
+                low = w.poly(dim.lo[0])
+                w.line(f"const {w.index} {w.names(dim.id)} = {text if low == '0' else f'{low} + {text}'};")
+
+    def row(self, body: Sequence[Stmt]) -> None:
+        """The statements of a row."""
+        for stmt in body:
+            if isinstance(stmt, Let):
+                self.let(stmt)
+            elif isinstance(stmt, Store):
+                with self.w.block(f"if ({self.leader})"):
+                    super().store(stmt)
+            elif id(stmt) in self.shape.uniform:
+                self.serial([stmt])
+            elif stmt.accs:
+                self.row_fold(stmt)
+            else:
+                self.sweep(self.shape.lines[id(stmt)], stmt.body)
+
+    @property
+    def leader(self) -> str:
+        """The condition of the one thread that stores what a row has once."""
+        return f"{self.lane} == 0" + (f" && {self.live}" if self.live else "")
+
+    # -- folds --------------------------------------------------------------------------------------------------------
+
+    def row_fold(self, loop: Loop) -> None:
+        """A fold over the row, exactly: an accumulator that waits for another takes a pass of its own."""
+        line, w = self.shape.lines[id(loop)], self.w
+        self.declare(loop.accs)
+        counts = counted(line)
+        for acc in loop.accs:
+            if acc.id in counts:
+                w.line(f"{w.names(acc.id)} = {self.total(acc, line.run, counts[acc.id])};")
+        level = levels(loop)
+        for number in range(1 + max(level.values())):
+            mine = [a for a in loop.accs if level[a.id] == number and a.id not in counts]
+            body = prune(loop.body, {a.id for a in mine}, stores=number == 0)
+            if body:
+                self.sweep(line, self.hoist(line, body))
+                self.join([replace(a, repair=None) for a in mine])
+
+    def total(self, acc: Acc, run: Run, step: int) -> str:
+        """What an accumulator that absorbs a constant at every position comes to."""
+        text = f"({c_type(acc.dtype)}){self.w.poly(run.length)}"
+        return text if step == 1 else f"({c_type(acc.dtype)})({text} * {step})"
+
+    def hoist(self, line: Line, body: Sequence[Stmt]) -> list[Stmt]:
+        """The body without the lets that are the same for the whole row, which are written here."""
+        moving = {d.id for d in line.loop.dims}
+        kept: list[Stmt] = []
+        for stmt in body:
+            names = own(stmt).names
+            if isinstance(stmt, Let) and not names.loads and not names.values & moving:
+                if stmt.id not in self.hoisted:
+                    self.let(stmt)
+                    self.hoisted.add(stmt.id)
+                continue
+            kept.append(stmt)
+            moving |= {s.id for s in walk((stmt,)) if isinstance(s, Let)}
+            moving |= {n for s in walk((stmt,)) if isinstance(s, Loop) for n in _binds(s)}
+        return kept
+
+    # -- vectors ------------------------------------------------------------------------------------------------------
+
+    def fetch(self, stream: Stream) -> None:
+        """The thread's part of an operand into registers."""
+        width, count = self.fit.width[stream.run], self.fit.vectors[stream.run]
+        if count == 0:
+            return
+        stream.name = self.w.names.fresh(f"{stream.buffer.id}.row")
+        self.w.line(f"lf_vec<{storage(stream.buffer.dtype)}, {width}> {stream.name}[{count}];")
+        with self.vectors(stream.run, f"{stream.buffer.id}.at") as (v, p):
+            self.w.line(f"{stream.name}[{v}] = lf_read<{width}, {self.piece(stream)}>({self.address(stream, p)});")
+
+    def piece(self, stream: Stream) -> int:
+        """Bytes that are moved at once."""
+        return min(stream.align, 16, self.fit.width[stream.run] * stream.buffer.dtype.itemsize)
+
+    @contextmanager
+    def vectors(self, run: Run, stem: str) -> Iterator[tuple[str, str]]:
+        """A loop over the thread's vectors of a run: the vector's number, and its first position."""
+        w, width, count = self.w, self.fit.width[run], self.fit.vectors[run]
+        sharing = self.fit.sharing
+        v, p = w.names.fresh("v"), w.names.fresh(stem)
+        length = w.target.number(run.length)
+        w.line("#pragma unroll")
+        with w.block(f"for (int {v} = 0; {v} < {count}; ++{v})"), ExitStack() as stack:
+            lane = self.lane if sharing > 1 else "0"
+            declared = len(w.lines)
+            w.line(f"const int {p} = ({v} * {sharing} + {lane}) * {width};")
+            if length is None or length != count * sharing * width:
+                full = f"{v} < {count - 1} || " if count > 1 and length is not None else ""
+                stack.enter_context(w.block(f"if ({full}{p} < {w.poly(run.length)})"))
+            yield v, p
+            if not any(re.search(rf"\b{p}\b", line) for line in w.lines[declared + 1 :]):
+                del w.lines[declared]
+        w.names.free(v)
+        w.names.free(p)
+
+    def address(self, stream: Stream, p: str) -> str:
+        """Where a vector of an operand starts."""
+        w = self.w
+        pointer = w.place(stream.buffer.id, stream.stored >= 0).pointer
+        if stream.whole:
+            lows = {f"#{n}": low for n, low in enumerate(stream.run.lows)}
+            base = w.poly(stream.offset.subs(lows))
+            return f"{pointer} + {p}" if base == "0" else f"{pointer} + ({base} + {p})"
+        counts = [w.poly(c) for c in stream.run.counts]
+        for n, text in enumerate(digits(p, counts)):
+            low = w.poly(stream.run.lows[n])
+            w.alias[f"#{n}"] = f"({text})" if low == "0" else f"({low} + {text})"
+        return f"{pointer} + {w.poly(stream.offset)}"
+
+    def sweep(self, line: Line, body: Sequence[Stmt]) -> None:
+        """A loop's body at each of the thread's positions."""
+        w, run = self.w, line.run
+        if self.fit.vectors[run] == 0:
+            return
+        for dim in line.loop.dims:
+            w.names(dim.id)
+        for stream in self.shape.of(run):
+            if stream.stored == line.number and stream.last >= 0:
+                stream.name = w.names.fresh(f"{stream.buffer.id}.row")
+                kind, width = storage(stream.buffer.dtype), self.fit.width[run]
+                w.line(f"lf_vec<{kind}, {width}> {stream.name}[{self.fit.vectors[run]}];")
+        stem = f"{line.loop.dims[-1].id}.at" if len(line.loop.dims) == 1 else "at"
+        with self.vectors(run, stem) as (v, p):
+            start, depth = len(w.lines), w.depth
+            self.at = at = At(line, v, "0", p, {}, {})
+            self.elements(line, body)
+            ahead = [self.peek(s, name, p) for s, name in at.peeked.items()]
+            ahead += [f"lf_vec<{self.held(s)}, {self.fit.width[run]}> {name};" for s, name in at.put.items()]
+            w.lines[start:start] = ["  " * depth + text for text in ahead]
+            for stream, name in at.put.items():
+                self.put(stream, name)
+            self.at = None
+
+    def elements(self, line: Line, body: Sequence[Stmt]) -> None:
+        """A loop's body at each element of a vector."""
+        w, at = self.w, self.at
+        assert at is not None
+        width = self.fit.width[line.run]
+        with ExitStack() as stack:
+            if width > 1:
+                at.k = w.names.fresh("k")
+                w.line("#pragma unroll")
+                stack.enter_context(w.block(f"for (int {at.k} = 0; {at.k} < {width}; ++{at.k})"))
+            start, depth = len(w.lines), w.depth
+            with ExitStack() as guards:
+                test = self.inside(line)
+                if test:
+                    guards.enter_context(w.block(f"if ({test})"))
+                self.serial(body)
+            self.indices(line, start, depth)
+        w.names.free(at.k)
+
+    def inside(self, line: Line) -> str:
+        """The condition of an iteration, where not every position of the run is one."""
+        w, tests = self.w, []
+        for dim, low, count, tight in zip(line.loop.dims, line.run.lows, line.run.counts, line.tight, strict=True):
+            if not tight:
+                name = w.names(dim.id)
+                tests += [f"{name} >= {w.poly(p)}" for p in dim.lo if w.target.poly(p) != low]
+                tests += [f"{name} < {w.poly(p)}" for p in dim.hi if w.target.poly(p) != low + count]
+        if line.loop.where is not None:
+            tests.append(w.expr(line.loop.where))
+        return " && ".join(tests)
+
+    def indices(self, line: Line, start: int, depth: int) -> None:
+        """The indices that the lines from `start` on use, put before them."""
+        w, at = self.w, self.at
+        assert at is not None
+        p = at.p if at.k == "0" else f"{at.p} + {at.k}"
+        dims, run = line.loop.dims, line.run
+        whole = p if len(dims) == 1 else w.names.fresh("p")
+        found: list[str] = []
+        for n, text in enumerate(digits(whole, [w.poly(c) for c in run.counts])):
+            if run.steps[n] != 1:
+                text = f"({text}) * {run.steps[n]}"
+            low = w.poly(run.lows[n])
+            found.append(f"const {w.index} {w.names(dims[n].id)} = {text if low == '0' else f'{low} + {text}'};")
+        if len(dims) > 1:
+            found.insert(0, f"const {w.index} {whole} = {p};")
+        for text in reversed(found):
+            name = text.split(" = ")[0].split()[-1]
+            if any(re.search(rf"\b{name}\b", line) for line in w.lines[start:]):
+                w.lines.insert(start, "  " * depth + text)
+
+    # -- elements -----------------------------------------------------------------------------------------------------
+
+    def loaded(self, load: Load) -> str | None:
+        """An element that is in registers already."""
+        at = self.at
+        stream = self.shape.find(load, at.line) if at is not None else None
+        if at is None or stream is None:
+            return None
+        place = Place("", (), stream.buffer.dtype)
+        if stream.stored == at.line.number:
+            text = f"{at.put[stream]}.v[{at.k}]"
+            return f"lf_round_{stream.buffer.dtype}({text})" if self.held(stream) == "float" != storage(
+                stream.buffer.dtype
+            ) else self.w.fetched(text, place)  # fmt: skip
+        if stream.row or stream.stored >= 0:
+            return self.w.fetched(f"{stream.name}[{at.v}].v[{at.k}]", place)
+        name = at.peeked.get(stream)
+        if name is None:
+            name = at.peeked[stream] = self.w.names.fresh(f"{stream.buffer.id}.part")
+        return self.w.fetched(f"{name}.v[{at.k}]", place)
+
+    def peek(self, stream: Stream, name: str, p: str) -> str:
+        """A vector that rows share, from a cache."""
+        kind, width = storage(stream.buffer.dtype), self.fit.width[stream.run]
+        self.w.names.free(name)
+        return (
+            f"const lf_vec<{kind}, {width}> {name} = lf_peek<{width}, {self.piece(stream)}>({self.address(stream, p)});"
+        )
+
+    def held(self, stream: Stream) -> str:
+        """The C type of the elements of a vector in the making: 16-bit floats are rounded by the pair."""
+        return (
+            "float"
+            if stream.buffer.dtype in HALVES and self.fit.width[stream.run] > 1
+            else storage(stream.buffer.dtype)
+        )
+
+    def store(self, stmt: Store) -> None:
+        """A write of an element, into a vector in the making or to memory; or an absorption."""
+        at = self.at
+        if stmt.absorb or at is None:
+            if at is None and not stmt.absorb:
+                with self.w.block(f"if ({self.leader})"):
+                    super().store(stmt)
+                return
+            super().store(stmt)
+            return
+        stream = self.shape.find(stmt, at.line) if not self.nested else None
+        if stream is None or stream.stored != at.line.number:
+            with ExitStack() as stack:
+                if self.live:
+                    stack.enter_context(self.w.block(f"if ({self.live})"))
+                super().store(stmt)
+            return
+        name = at.put[stream] = self.w.names.fresh(f"{stream.buffer.id}.made")
+        place = Place("", (), stream.buffer.dtype)
+        value = self.w.expr(stmt.value)
+        wide = self.held(stream) != storage(stream.buffer.dtype)
+        text = self.w.unrounded(value, place) if wide else self.w.kept(value, place)
+        self.w.line(f"{name}.v[{at.k}] = {text};", stmt.span)
+
+    def put(self, stream: Stream, name: str) -> None:
+        """A finished vector to memory, or to where later loops find it."""
+        w, at = self.w, self.at
+        assert at is not None
+        dtype = stream.buffer.dtype
+        text = f"lf_pack_{dtype}({name})" if self.held(stream) != storage(dtype) else name
+        if stream.last >= 0:
+            w.line(f"{stream.name}[{at.v}] = {text};")
+            text = f"{stream.name}[{at.v}]"
+        if stream.buffer.id not in self.shape.job.ask.local:
+            test = f"if ({self.live}) " if self.live else ""
+            w.line(f"{test}lf_write<{self.piece(stream)}>({self.address(stream, at.p)}, {text});")
+        w.names.free(name)
+
+    # -- nested loops -------------------------------------------------------------------------------------------------
+
+    def loop(self, loop: Loop, body: Sequence[Stmt]) -> None:
+        """A nested loop, or one that every thread goes through: serially."""
+        counts = [self.w.target.number(d.hi[0] - d.lo[0]) if len(d.hi) == len(d.lo) == 1 else None for d in loop.dims]
+        self.nested += 1
+        if all(c is not None and c <= MOST_UNROLLED for c in counts):
+            with ExitStack() as stack:
+                for dim in loop.dims:
+                    self.w.line("#pragma unroll")
+                    stack.enter_context(self.w.block(self.header(dim), loop.span))
+                if loop.where is not None:
+                    stack.enter_context(self.w.block(f"if ({self.w.expr(loop.where)})"))
+                self.serial(body)
+        else:
+            super().loop(loop, body)
+        self.nested -= 1
+
+
+def digits(number: str, counts: Sequence[str]) -> list[str]:
+    """The digits of a number in mixed radix, the last one the fastest."""
+    found, divisor = [], ""
+    for n, count in reversed(list(enumerate(counts))):
+        text = f"({number}) / ({divisor})" if divisor else number
+        found.append(f"{text if not divisor else f'({text})'} % {count}" if n else text)
+        divisor = f"{divisor} * {count}" if divisor else count
+        number = number if number.isidentifier() or number.startswith("(") else f"({number})"
+    return found[::-1]
+
+
+def counted(line: Line) -> dict[str, int]:
+    """Accumulators that absorb a constant integer at every position, and the constant."""
+    found: dict[str, int] = {}
+    if line.ragged:
+        return found
+    for acc in line.loop.accs:
+        terms = [s for s in walk(line.loop.body) if isinstance(s, Store) and s.absorb and s.buffer == acc.id]
+        if acc.monoid != "sum" or not acc.dtype.is_int or acc.shape or len(terms) != 1:
+            continue
+        value = terms[0].value
+        if terms[0] in line.loop.body and isinstance(value, Const) and value.bits < 1 << 31:
+            found[acc.id] = value.bits
+    return found
+
+
+def _binds(loop: Loop) -> list[str]:
+    return [d.id for d in loop.dims] + [a.id for a in loop.accs]
