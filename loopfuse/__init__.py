@@ -12,9 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loopfuse.api import CheckResult, Compiled, Lowered, PassRecord, Program, Record, check, compile, parse, run
+    from loopfuse.api import CheckResult, Compiled, Lowered, PassRecord, Program, check, compile, parse, run
     from loopfuse.diag import CompilerError, Diagnostic, MachineError
     from loopfuse.diag import UserError as Error
+    from loopfuse.results import Record
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,6 +30,7 @@ def __getattr__(name: str) -> object:
     if name == "passes":
         return import_module("loopfuse.passes")
     home = "diag" if name in ("Error", "CompilerError", "Diagnostic", "MachineError") else "api"
+    home = "results" if name == "Record" else home
     return getattr(import_module(f"loopfuse.{home}"), "UserError" if name == "Error" else name)
 
 

@@ -10,8 +10,8 @@ print(prog.lower().diff("lower", "fuse"))
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from loopfuse import agreement, driver, implied
+from loopfuse.accelerated import Accelerated, BoundCall, is_on_device, outputs_given, stand_ins
+from loopfuse.accelerated import Given as DeviceGiven
 from loopfuse.bind import Bound, Given, show_type
 from loopfuse.decisions import Decision
 from loopfuse.diag import CompilerError, Diagnostic, Source, UserError, error
@@ -29,50 +31,8 @@ from loopfuse.ir import Program as IR
 from loopfuse.passes import Options, Remark, selection
 from loopfuse.printer import print_program
 from loopfuse.requires import require_text
+from loopfuse.results import Result, result
 from loopfuse.views.diff import diff, text
-
-Result = Any  # an array where a program has one output, else a Record
-
-
-class Record:
-    """The results of a program with several outputs, in order.
-
-    `r.name`, `r["name"]` and `r[0]` all give an array; `len`, iteration (over the arrays) and unpacking work as for a
-    tuple. The class has no public method, so an output may have any name (`out`, `class`, `_y`).
-    """
-
-    __slots__ = ("__arrays",)
-
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
-        self.__arrays = dict(arrays)
-
-    def __getattr__(self, name: str) -> Array:
-        arrays: dict[str, Array] = object.__getattribute__(self, "_Record__arrays")
-        if name not in arrays:
-            raise AttributeError(f"there is no output {name!r}; the outputs are {', '.join(arrays)}")
-        return arrays[name]
-
-    def __getitem__(self, key: str | int) -> Array:
-        return self.__arrays[key] if isinstance(key, str) else list(self.__arrays.values())[key]
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter(self.__arrays.values())
-
-    def __len__(self) -> int:
-        return len(self.__arrays)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.__arrays
-
-    def __dir__(self) -> list[str]:
-        return list(self.__arrays)
-
-    def __reduce__(self) -> tuple[type[Record], tuple[dict[str, Array]]]:
-        return Record, (self.__arrays,)
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{n}={a.dtype}{list(a.shape)}" for n, a in self.__arrays.items())
-        return f"Record({fields})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +111,13 @@ class Program:
         """The program as loop IR."""
         return Lowered(self, driver.lower_program(self._typed))
 
-    def compile(self, *, passes: str = "default", freeze: Sequence[str] = ()) -> Compiled:
+    def compile(self, *, passes: str = "default", freeze: Sequence[str] = (), dynamic: bool = False) -> Compiled:
         """The program as a function of arrays.
 
-        `passes` as for `--passes`; `freeze` names inputs whose first arrays are taken to be constant.
+        `passes` as for `--passes`; `freeze` names inputs whose first arrays are taken to be constant; `dynamic`: one set
+        of kernels for all extents.
         """
-        return Compiled(self.lower(), passes, freeze)
+        return Compiled(self.lower(), passes, freeze, dynamic)
 
     def __call__(self, *arrays: object, **named: object) -> Result:
         """Run on arrays; see `Compiled.__call__`."""
@@ -270,22 +231,25 @@ class Lowered:
     def interpret(self, *arrays: object, at: str | int | None = None, **named: object) -> Result:
         """Run on the NumPy reference interpreter, after a pass; arguments as of `Compiled.__call__`."""
         program = self._until(at)
-        bound, options = _bind(self._lowered.typed, self.program._base, arrays, {"backend": "reference", **named})
-        return _result(driver.execute(program, bound, backend="reference", limit=options["limit"]).outputs)
+        call = _call(self._lowered.typed, self.program._base, arrays, {**named, "backend": "reference"})
+        return result(driver.execute(program, call.bound, backend="reference", limit=call.limit).outputs)
 
     def __repr__(self) -> str:
         return f"<loopfuse.Lowered {self.program.name}: {len(self.ir.kernels)} kernels>"
 
 
 class Compiled:
-    """A program as a function of arrays. It is optimised for each set of extents on their first use."""
+    """A program as a function of arrays. It is optimised, and for a GPU compiled, for each set of extents on their
+    first use; with `dynamic` the kernels are compiled once, for all extents."""
 
     MOST = 32  # sets of extents that are kept
 
-    def __init__(self, lowered: Lowered, passes: str = "default", freeze: Sequence[str] = ()) -> None:
+    def __init__(self, lowered: Lowered, passes: str = "default", freeze: Sequence[str] = (),
+                 dynamic: bool = False) -> None:  # fmt: skip
         selection(passes)
         self.lowered, self._passes, self._freeze = lowered, passes, tuple(freeze)
         self._known: dict[tuple[int, ...], driver.Optimised] = {}
+        self._accelerated = Accelerated(lowered._lowered, passes, freeze, dynamic)
 
     @property
     def program(self) -> Program:
@@ -295,13 +259,31 @@ class Compiled:
     def __call__(self, *arrays: object, **named: object) -> Result:
         """Run on inputs in order or by name, params by name. One output gives an array, several a `Record`.
 
-        Inputs named by `from` may be left out. Data must have the declared types: nothing is converted. Three names
-        are options, unless the script declares them: `dims` (a mapping, sizes that no input settles), `limit` (bytes
-        that may be allocated) and `backend` (`auto` or `reference`). Raises `lf.Error` for what is wrong with data.
+        Inputs named by `from` may be left out. Data must have the declared types: nothing is converted. Arrays may be
+        NumPy's, or lie on the GPU in any library that speaks DLPack or the CUDA array interface; results are of the
+        device where an input is, and come back before the device is done. These names are options, unless the script
+        declares them: `dims` (a mapping, sizes that no input settles), `limit` (bytes that may be allocated),
+        `backend` (`auto`, `cuda` or `reference`), `out` (an array, or a mapping by output, to write to) and `stream`.
+        Raises `lf.Error` for what is wrong with data, `lf.MachineError` for a back end that is absent.
         """
-        bound, options = _bind(self.lowered._lowered.typed, self.program._base, arrays, named)
-        limit = options["limit"]
-        return _result(driver.execute(self._optimised(bound), bound, backend=options["backend"], limit=limit).outputs)
+        call = _call(self.lowered._lowered.typed, self.program._base, arrays, named)
+        if call.backend == "cuda":
+            return result(self._accelerated.call(call.bound, call.given, self._optimised))
+        found = driver.execute(self._optimised(call.bound), call.bound, backend="reference", limit=call.limit).outputs
+        return result(call.into(found))
+
+    def bind(self, *arrays: object, **named: object) -> BoundCall:
+        """Settle all of a call but its time: `f = p.bind(x, y, out=z)`, then `f()` as often as wanted.
+
+        Arguments as of a call; NumPy inputs are copied to the device now. Every call writes the same outputs.
+        """
+        call = _call(self.lowered._lowered.typed, self.program._base, arrays, {"backend": "cuda", **named})
+        return self._accelerated.bind(call.bound, replace(call.given, bound=True), self._optimised)
+
+    @property
+    def specialisations(self) -> tuple[str, ...]:
+        """For what extents kernels were made so far, and why."""
+        return tuple(map(str, self._accelerated.signatures))
 
     def _optimised(self, bound: Bound) -> driver.Optimised:
         """The program optimised for the extents of these inputs."""
@@ -425,12 +407,35 @@ def run(source: str | Path, /, *arrays: object, **named: object) -> Result:
         return parse(prefix + source).compile()(**named)
 
 
-OPTIONS: dict[str, Any] = {"dims": None, "limit": None, "backend": "auto"}
+OPTIONS: dict[str, Any] = {"dims": None, "limit": None, "backend": "auto", "out": None, "stream": None}
 
 
-def _bind(typed: TypedProgram, base: Path, arrays: tuple[object, ...], named: Mapping[str, object],
-          ) -> tuple[Bound, dict[str, Any]]:  # fmt: skip
-    """Bind the arguments of a call; what they are bound to, and the options among them."""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The arguments of a call: bound, and what of them is for the device."""
+
+    bound: Bound
+    given: DeviceGiven
+    backend: str
+    limit: int | None
+
+    def into(self, found: dict[str, Array]) -> dict[str, Array]:
+        """The results, written to the arrays of `out` where there are any."""
+        for name, array in self.given.out.items():
+            if (
+                not isinstance(array, np.ndarray)
+                or array.shape != found[name].shape
+                or array.dtype != found[name].dtype
+            ):
+                raise UserError(error("LF0502", f"`out` for `{name}` must be an array of NumPy's, "
+                                      f"{found[name].dtype}{list(found[name].shape)}"))  # fmt: skip
+            array[...] = found[name]
+            found[name] = array
+        return found
+
+
+def _call(typed: TypedProgram, base: Path, arrays: tuple[object, ...], named: Mapping[str, object]) -> _Call:
+    """Bind the arguments of a call and take the options from among them."""
     names = [i.name for i in typed.inputs]
     params = {p.name for p in typed.params}
     free = OPTIONS.keys() - params - set(names)
@@ -447,10 +452,12 @@ def _bind(typed: TypedProgram, base: Path, arrays: tuple[object, ...], named: Ma
     dims, limit = _integers("dims", options["dims"]), options["limit"]
     if not isinstance(limit, int | None):
         raise TypeError(f"limit is a number of bytes, not {limit!r}")
-    return driver.bind_program(typed, Given(data, values, dims, limit=limit)), options
-
-
-def _result(outputs: dict[str, Array]) -> Result:
-    if len(outputs) == 1:
-        return np.asarray(next(iter(outputs.values())))
-    return Record(outputs)
+    out = outputs_given(typed, options["out"])
+    held = any(map(is_on_device, (*data.values(), *out.values())))
+    backend = options["backend"] if not held or options["backend"] != "auto" else "cuda"
+    backend = driver.chosen_backend(backend)
+    kept: dict[str, Any] = {}
+    if backend == "cuda":
+        data, kept = stand_ins(typed, data)
+    bound = driver.bind_program(typed, Given(data, values, dims, limit=limit))
+    return _Call(bound, DeviceGiven(kept, out, options["stream"]), backend, limit)

@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bind",),
     ("draws",),
     ("driver",),
+    ("accelerated", "results"),
     ("agreement",),
     ("bisect",),
     ("views",),
