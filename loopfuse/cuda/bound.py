@@ -16,6 +16,7 @@ from loopfuse.cuda.commands import Commands, commands
 from loopfuse.cuda.graph import Replay
 from loopfuse.cuda.program import Lane, Loaded, Results
 from loopfuse.cuda.streams import stream_handle
+from loopfuse.cuda.timing import Timing, time_call
 from loopfuse.diag import CompilerError, MachineError, UserError, error
 
 How = Literal["auto", "graph", "direct"]
@@ -104,6 +105,11 @@ class Bound:
                 self._prepared = found
                 self.outputs = Results({id: found.outputs[id] for id in code.outputs}, (), found.remarks)
         return self.outputs
+
+    def time(self, reps: int | None = None, flush: bool = True) -> Timing:
+        """The time of a call on the GPU (with the caches overwritten before each, unless `flush` is off) and of the host;
+        `reps` samples."""
+        return time_call(self._device, self, stream=self._lane.stream, reps=reps, flush=flush)
 
     def close(self) -> None:
         """Release the graph; the bound call cannot be used any more."""

@@ -128,6 +128,18 @@ TEXTS = {
   if (sum == 12345) *to = sum;
 }
 """,
+    # A chain of elements, each the place of the next, too far apart for a cache to help; and a walk along it.
+    "lf_chain": """extern "C" __global__ void lf_chain(unsigned int* to, long long count, long long step) {
+  long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if (at < count) to[at] = (unsigned int)((at + step) % count);
+}
+""",
+    "lf_walk": """extern "C" __global__ void lf_walk(unsigned int* to, const unsigned int* from, long long times) {
+  unsigned int at = *to;
+  for (long long t = 0; t < times; ++t) at = __ldcv(from + at);
+  *to = at;
+}
+""",
     "lf_nothing": 'extern "C" __global__ void lf_nothing() {}\n',
 }
 
