@@ -25,6 +25,7 @@ COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno
 CHECKS = "alignment,bounds,signed-integer-overflow,shift,integer-divide-by-zero"
 UNIT = ("-O1", "-w", "-fno-strict-aliasing", "-fno-math-errno", f"-fsanitize={CHECKS}")
 POISON_LOCALS = "-ftrivial-auto-var-init=pattern"  # a local that is read before it is written is not zero by chance
+LIBRARIES = ("-lm", "-lc", "-lgcc")
 MACHINE = ("-O2", "-w")
 KEPT = 7 * 86400  # seconds that an unused library stays in the cache
 
@@ -46,7 +47,7 @@ def available() -> bool:
 
 
 def _accepts(*flags: str) -> bool:
-    command = [str(compiler()), *flags, "-x", "c++", "-fsyntax-only", "/dev/null"]
+    command = [str(compiler()), *flags, "-x", "c++", "/dev/null", "-o", "/dev/null"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
@@ -59,8 +60,15 @@ def _version() -> str:
 def _flags(contract: bool) -> tuple[str, ...]:
     """How kernels are compiled; with `contract` a product and a sum may become one operation, as on a GPU."""
     fused = ("-ffp-contract=fast", "-fexpensive-optimizations", *(["-mfma"] if platform.machine() == "x86_64" else []))
-    locals_ = (POISON_LOCALS,) if _accepts(POISON_LOCALS) else ()
+    locals_ = (POISON_LOCALS,) if _accepts(POISON_LOCALS, "-c") else ()
     return (*UNIT, *locals_, *(fused if contract else ("-ffp-contract=off",)))
+
+
+@functools.cache
+def _linking() -> tuple[str, ...]:
+    """How a library is linked: neither start files nor C++'s library, and by a fast linker if there is one."""
+    plain = ("-shared", "-nostartfiles", "-nodefaultlibs")
+    return (*plain, "-fuse-ld=gold") if _accepts(*plain, "-fuse-ld=gold") else plain
 
 
 @functools.cache
@@ -83,7 +91,7 @@ def _make(target: Path, source: str, flags: tuple[str, ...], objects: tuple[str,
         (Path(work) / "unit.cpp").write_text(source, encoding="utf-8")
         commands = [[str(compiler()), *COMMON, *flags, f"-I{HERE}", "-c", "unit.cpp", "-o", "unit.o"]]
         if objects:
-            commands.append([str(compiler()), "-shared", "unit.o", *objects, "-o", "unit.so", "-lm"])
+            commands.append([str(compiler()), *_linking(), "unit.o", *objects, "-o", "unit.so", *LIBRARIES])
         for command in commands:
             done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -146,7 +154,7 @@ def library(code: Code, contract: bool = False) -> Library:
     source, waiting = unit(code)
     shim = (HERE / "shim.hpp").read_text(encoding="utf-8")
     flags = _flags(contract)
-    target = _folder() / f"{_key(source, shim, *flags, _machine().name)}.so"
+    target = _folder() / f"{_key(source, shim, *flags, *_linking(), *LIBRARIES, _machine().name)}.so"
     if target not in _loaded:
         if target.exists():
             os.utime(target)
