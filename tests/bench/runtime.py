@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gpu_programs import BLOCKS, Given, kernel, load, vector
 from loopfuse.cuda.arrays import to_device
 from loopfuse.cuda.bound import bind
 from loopfuse.cuda.context import Device, open_device
+from loopfuse.cuda.program import Loaded
 from loopfuse.emit.code import Code, Launch, Number, Pointer
 from loopfuse.sizes import Poly
 
@@ -33,7 +35,7 @@ def chain(length: int) -> Given:
                  "  if (i < n) z[i] = x[i] + 1;")  # fmt: skip
     ids = ["x", *["z"] * length]
     steps = tuple(Launch("add", BLOCKS, (Pointer(to), Pointer(of), Number(Poly.of("N"), 32)))
-                  for of, to in zip(ids, ids[1:], strict=False))  # fmt: skip
+                  for of, to in pairwise(ids))  # fmt: skip
     return Given(Code("chain", "", (add,), steps, (), ("x",), (), ("z",), ("N",)), (vector("x"), vector("z")))
 
 
@@ -51,12 +53,30 @@ def host(device: Device, call: Callable[[], object], count: int = 300) -> tuple[
     return best[0], best[1]
 
 
+def ways(device: Device, program: Loaded, a: Any, b: Any) -> dict[str, Callable[[], object]]:
+    """The calls to time, on an input and an output."""
+    sizes = {"N": ELEMENTS}
+    bound = bind(program, {"x": a}, {}, sizes, {"z": b}, how="graph")
+    swap = [a, b]
+
+    def rebind() -> None:
+        swap.reverse()
+        bound.rebind(x=swap[0], out={"z": swap[1]})
+
+    return {
+        "call": lambda: program.call({"x": a}, {}, sizes),
+        "call, out": lambda: program.call({"x": a}, {}, sizes, {"z": b}),
+        "graph": bind(program, {"x": a}, {}, sizes, {"z": b}, how="graph"),
+        "direct": bind(program, {"x": a}, {}, sizes, {"z": b}, how="direct"),
+        "rebind": rebind,
+    }
+
+
 def main() -> None:
     """Print a table."""
     device = open_device()
-    x: Any = to_device(device, np.zeros(ELEMENTS, np.float32))
-    out: Any = to_device(device, np.zeros(ELEMENTS, np.float32))
-    kinds = {"own arrays": (x, out)}
+    zeros = np.zeros(ELEMENTS, np.float32)
+    kinds: dict[str, tuple[Any, Any]] = {"own arrays": (to_device(device, zeros), to_device(device, zeros))}
     try:
         import torch
 
@@ -64,30 +84,14 @@ def main() -> None:
     except ImportError:
         pass
     print(f"{device!r}\nmicroseconds of the host a call: busy / with the wait at the end")
-    driver = device.driver
     with device.active():
-        print(f"{'enter':34s} {host(device, driver.enter, 2000)[0]:8.2f}")
+        print(f"{'enter':34s} {host(device, device.driver.enter, 2000)[0]:8.2f}")
     for length in (1, 2, 5, 20):
         program = load(device, chain(length))
         for kind, (a, b) in kinds.items():
-            sizes = {"N": ELEMENTS}
-            ways: dict[str, Callable[[], object]] = {
-                "call": lambda: program.call({"x": a}, {}, sizes),  # noqa: B023
-                "call, out": lambda: program.call({"x": a}, {}, sizes, {"z": b}),  # noqa: B023
-                "graph": bind(program, {"x": a}, {}, sizes, {"z": b}, how="graph"),
-                "direct": bind(program, {"x": a}, {}, sizes, {"z": b}, how="direct"),
-            }
-            for way, call in ways.items():
+            for way, call in ways(device, program, a, b).items():
                 busy, whole = host(device, call)
                 print(f"{length:3d} launches, {kind:10s} {way:10s} {busy:8.2f} / {whole:8.2f}")
-            bound = bind(program, {"x": a}, {}, sizes, {"z": b}, how="graph")
-            swap = [a, b if kind == "torch" else to_device(device, np.zeros(ELEMENTS, np.float32))]
-
-            def rebound() -> None:
-                swap.reverse()
-                bound.rebind(x=swap[0], out={"z": swap[1]})  # noqa: B023
-
-            print(f"{length:3d} launches, {kind:10s} {'rebind':10s} {host(device, rebound)[0]:8.2f}")
 
 
 if __name__ == "__main__":
