@@ -355,6 +355,7 @@ def test_contraction() -> None:
 
 
 RACES = {
+    "two writers": "y[threadIdx.x / 2] = x[threadIdx.x]; y[32 + threadIdx.x / 2] = 0;",
     "no barrier": f"{SHARED} float* s = (float*)lf_shared; s[threadIdx.x] = x[threadIdx.x]; y[threadIdx.x] = s[threadIdx.x ^ 32];",
     "one barrier too few": f"""{SHARED} float* s = (float*)lf_shared; s[threadIdx.x] = x[threadIdx.x]; lf_sync();
   float a = s[threadIdx.x ^ 32]; s[threadIdx.x] = 2 * a; y[threadIdx.x] = a;""",

@@ -107,8 +107,8 @@ def _key(*parts: str) -> str:
 
 @functools.cache
 def _machine() -> Path:
-    source = (HERE / "machine.cpp").read_text(encoding="utf-8")
-    target = _folder() / f"machine-{_key(source, *MACHINE)}.o"
+    source, *parts = ((HERE / n).read_text(encoding="utf-8") for n in ("machine.cpp", "context.hpp", "checks.hpp"))
+    target = _folder() / f"machine-{_key(source, *parts, *MACHINE)}.o"
     if not target.exists():
         _make(target, source, MACHINE)
     return target

@@ -12,10 +12,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#if !defined(__x86_64__) || defined(EMU_UCONTEXT)
-#include <ucontext.h>
-#define SWITCH_BY_UCONTEXT 1
-#endif
+#include "context.hpp"
 
 typedef unsigned long long u64;
 struct uint3 { unsigned int x, y, z; };
@@ -28,53 +25,6 @@ namespace {
 
 constexpr unsigned THREADS = 1024, WARPS = THREADS / 32, BLOCKS = 16, BARRIERS = 17, CLUSTER = 16;
 constexpr size_t STACK = 68 << 10, PAGE = 4096, SHARED = 256 << 10;
-
-// -- contexts ---------------------------------------------------------------------------------------------------------
-
-#ifdef SWITCH_BY_UCONTEXT
-struct Context { ucontext_t at; };
-void enter(Context& from, Context& to) { swapcontext(&from.at, &to.at); }
-void prepare(Context& c, unsigned char* stack, size_t size, void (*start)()) {
-  getcontext(&c.at);
-  c.at.uc_stack.ss_sp = stack;
-  c.at.uc_stack.ss_size = size;
-  c.at.uc_link = nullptr;
-  makecontext(&c.at, start, 0);
-}
-#else
-struct Context { void* sp; };
-extern "C" void emu_switch(void** from, void* to);
-asm(R"(
-.text
-.p2align 4
-.local emu_switch
-.type emu_switch,@function
-emu_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size emu_switch,.-emu_switch
-)");
-void enter(Context& from, Context& to) { emu_switch(&from.sp, to.sp); }
-void prepare(Context& c, unsigned char* stack, size_t size, void (*start)()) {
-  void** top = (void**)(stack + size) - 1;  // at the start of `start` the stack is 8 off a multiple of 16
-  *top = nullptr;
-  *--top = (void*)start;
-  c.sp = top - 6;
-}
-#endif
 
 // -- who is on stage --------------------------------------------------------------------------------------------------
 
@@ -128,7 +78,7 @@ long running;  // the thread of the process that runs a kernel
 
 struct Job {
   void (*one)(void**);
-  void (*all)(void**);
+  void (*all)(void**, unsigned, unsigned);
   void** arguments;
   unsigned threads, shared, cluster, warps;
   int order;
@@ -335,6 +285,19 @@ void reset() {  // after a failure nobody goes on where he stood
   current = nullptr;
 }
 
+// An order of `count` things: from `at`, in steps of `step`, modulo their number.
+struct Walk { u64 at, step; };
+
+u64 gcd(u64 a, u64 b) { return b ? gcd(b, a % b) : a; }
+
+Walk walk(u64 count) {
+  if (job.order == 0) return {0, 1};
+  if (job.order == 1) return {count - 1, count - 1};
+  Walk w{draw() % count, 0};
+  do w.step = draw() % count; while (gcd(w.step, count) != 1);
+  return w;
+}
+
 // -- running ----------------------------------------------------------------------------------------------------------
 
 void run_stage(u64 first) {
@@ -351,7 +314,8 @@ void run_stage(u64 first) {
   blockIdx = blocks[0].index;
   emu_shared = blocks[0].shared;
   if (job.all) {
-    job.all(job.arguments);
+    Walk w = walk(job.threads);
+    job.all(job.arguments, (unsigned)w.at, (unsigned)w.step);
     return;
   }
   for (unsigned b = 0; b < job.cluster; ++b)
@@ -373,16 +337,10 @@ void run_stage(u64 first) {
     if (blocks[b].live) stuck();
 }
 
-u64 gcd(u64 a, u64 b) { return b ? gcd(b, a % b) : a; }
-
 void run_grid() {
-  u64 count = (u64)gridDim.x * gridDim.y * gridDim.z / job.cluster, step = 1, at = 0;
-  if (job.order == 1) at = count - 1, step = count - 1;
-  if (job.order == 2) {
-    at = draw() % count;
-    do step = draw() % count; while (gcd(step, count) != 1);
-  }
-  for (u64 k = 0; k < count; ++k, at = (at + step) % count) run_stage(at * job.cluster);
+  u64 count = (u64)gridDim.x * gridDim.y * gridDim.z / job.cluster;
+  Walk w = walk(count);
+  for (u64 k = 0; k < count; ++k, w.at = (w.at + w.step) % count) run_stage(w.at * job.cluster);
 }
 
 }  // namespace
@@ -478,27 +436,12 @@ extern "C" void* emu_cluster_at(void* p, unsigned rank) {
   return blocks[rank].shared + offset;
 }
 
-// -- what g++'s checks call (compiled in with -fsanitize, without its library) ----------------------------------------
-
-struct Place { const char* file; unsigned line, column; };
-struct Misaligned { Place place; const struct { uint16_t kind, info; char name[1]; }* type; unsigned char log, kind; };
-
-EXPORT void __ubsan_handle_type_mismatch_v1(Misaligned* d, void* p) {
-  fail("@%u an access to %s at an address that is %u bytes off a multiple of %u", d->place.line, d->type->name,
-       (unsigned)((uintptr_t)p & ((1u << d->log) - 1)), 1u << d->log);
-}
-EXPORT void __ubsan_handle_out_of_bounds(Place* p, void*) { fail("@%u a subscript outside a local array", p->line); }
-EXPORT void __ubsan_handle_add_overflow(Place* p, void*, void*) { fail("@%u a signed sum overflows", p->line); }
-EXPORT void __ubsan_handle_sub_overflow(Place* p, void*, void*) { fail("@%u a signed difference overflows", p->line); }
-EXPORT void __ubsan_handle_mul_overflow(Place* p, void*, void*) { fail("@%u a signed product overflows", p->line); }
-EXPORT void __ubsan_handle_negate_overflow(Place* p, void*) { fail("@%u a signed negation overflows", p->line); }
-EXPORT void __ubsan_handle_divrem_overflow(Place* p, void*, void*) { fail("@%u a division by zero", p->line); }
-EXPORT void __ubsan_handle_shift_out_of_bounds(Place* p, void*, void*) { fail("@%u a shift by too much", p->line); }
+#include "checks.hpp"
 
 // -- what Python calls ------------------------------------------------------------------------------------------------
 
 // Runs a kernel; 0, or 1 with the reason in `text`, and in `fault` the address and whether it was written (1) or read.
-EXPORT int emu_run(void (*one)(void**), void (*all)(void**), void** arguments, const unsigned* grid, unsigned threads,
+EXPORT int emu_run(void (*one)(void**), void (*all)(void**, unsigned, unsigned), void** arguments, const unsigned* grid, unsigned threads,
                    unsigned shared, unsigned cluster, int order, u64 seed, int poison, double seconds, char* text,
                    size_t text_size, u64* fault) {
   job = Job{one, all, arguments, threads, shared, cluster, (threads + 31) / 32, order, seed | 1, poison};

@@ -76,11 +76,16 @@ template <class... P> EMU void emu_shape(void (*)(P...), unsigned char* out) {
   const unsigned char found[] = {sizeof...(P), (unsigned char)(sizeof(P) | emu_is_pointer<P>::value)...};
   for (unsigned k = 0; k < sizeof(found); ++k) out[k] = found[k];
 }
-// How a kernel is entered by one thread and by all threads of a block in turn, and the sizes of its parameters.
+// How a kernel is entered by one thread, and by all threads of a block in turn (from `at`, in steps of `step`, modulo
+// their number), and the sizes of its parameters.
 #define EMU_KERNEL(space, name) \
   extern "C" __attribute__((visibility("default"))) void emu_one_##name(void** a) { emu_call(space::name, a); } \
-  extern "C" __attribute__((visibility("default"))) void emu_all_##name(void** a) { \
-    for (unsigned int t = 0; t < blockDim.x; ++t) { threadIdx.x = t; emu_call(space::name, a); } \
+  extern "C" __attribute__((visibility("default"))) void emu_all_##name(void** a, unsigned int at, unsigned int step) { \
+    const unsigned int count = blockDim.x; \
+    for (unsigned int t = 0; t < count; ++t, at = at + step < count ? at + step : at + step - count) { \
+      threadIdx.x = at; \
+      emu_call(space::name, a); \
+    } \
   } \
   extern "C" __attribute__((visibility("default"))) void emu_shape_##name(unsigned char* out) { \
     emu_shape(space::name, out); \
