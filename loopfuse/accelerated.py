@@ -55,6 +55,14 @@ class Accelerated:
         self._known: OrderedDict[tuple[object, ...], tuple[Loaded, dict[str, Array]]] = OrderedDict()
         self.signatures: list[Signature] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is loaded: another process compiles again, or finds it in the cache."""
+        kept = {k: v for k, v in self.__dict__.items() if k != "_lock"}
+        return {**kept, "_known": OrderedDict(), "signatures": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
+
     @property
     def engine(self) -> Engine:
         """The device. Raises `MachineError` where it cannot be used."""
