@@ -103,10 +103,11 @@ def _drawn(lowered: Lowered, notes: Sequence[tuple[str, Sequence[int]]], seed: i
             *(2 * n for n in extents),
             *(k * s.value for s in lowered.typed.sizes if s.value for k in (1, 3)),
         ]
-        for attempt in range(40):
+        for attempt in range(60):
             dims = {name: extents[k % len(extents)] for k, name in enumerate(names)}
             if attempt:  # requirements often ask that a few be equal, or large enough, or divide
-                dims = {name: rng.choice(near) for name in names}
+                pool = near if attempt < 30 else [*near[:4], 1, 2, 3, 4, 6, 8, 16]
+                dims = {name: rng.choice(pool) for name in names}
             with suppress(UserError):
                 given = Given({}, dims=dims, seed=seed + attempt, fill=True, limit=MEMORY)
                 bound = driver.bind_program(lowered.typed, given)

@@ -6,6 +6,8 @@ Each runs with its threads in several orders, which must give the same bits; wha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from compiled_checks import check, trouble
@@ -17,6 +19,7 @@ from ir_strategies import ir_inputs, ir_programs
 
 from loopfuse import driver
 from loopfuse.bind import Bound
+from loopfuse.devices import H200, Device
 from loopfuse.diag import UserError, error
 from loopfuse.driver import Optimised
 from loopfuse.emit.program import emit
@@ -25,10 +28,14 @@ from loopfuse.generate import Array
 pytestmark = pytest.mark.skipif(not available(), reason="there is no C++ compiler")
 
 
-def run(optimised: Optimised, bound: Bound, only: str | None = None, dynamic: bool = False) -> Mapping[str, Array]:
+FEW_UNITS = replace(H200, units=3)  # so that few blocks are many: a kernel for a large GPU sees few of everything here
+
+
+def run(optimised: Optimised, bound: Bound, device: Device = H200, only: str | None = None, dynamic: bool = False,
+        ) -> Mapping[str, Array]:  # fmt: skip
     """The results of the emitted kernels."""
     program = optimised.program
-    code = emit(program, bound.sizes, only=only, dynamic=dynamic)
+    code = emit(program, bound.sizes, device, only=only, dynamic=dynamic)
     arrays = driver.run_inputs(optimised, bound)
     sizes = driver.plan_sizes(program) | bound.sizes
     outputs = {b.id: (b.dtype, [int(p.value(sizes)) for p in b.shape]) for b in program.buffers if b.role == "out"}
@@ -42,24 +49,46 @@ def run(optimised: Optimised, bound: Bound, only: str | None = None, dynamic: bo
 
 def run_general(optimised: Optimised, bound: Bound) -> Mapping[str, Array]:
     """The results of the general kernels, for sizes that are told at the call."""
-    return run(optimised, bound, "general", True)
+    return run(optimised, bound, FEW_UNITS, "general", True)
 
 
-@pytest.mark.parametrize("suite", suites(), ids=lambda s: s.id)
+def run_small(optimised: Optimised, bound: Bound) -> Mapping[str, Array]:
+    """The results of kernels that are made for a device with few multiprocessors."""
+    return run(optimised, bound, FEW_UNITS)
+
+
+# What `make test` runs; the rest takes the better part of an hour, and belongs to `make test-all`.
+QUICK = {"scripts", "peers", "programs", "finished"}
+
+
+def marked(quick: set[str]) -> list[Any]:
+    """All suites, those of other groups marked slow."""
+    return [pytest.param(s, id=s.id, marks=() if s.id.split("/")[0] in quick else pytest.mark.slow) for s in suites()]
+
+
+@pytest.mark.parametrize("suite", marked(QUICK))
 def test_program(suite: Suite) -> None:
+    """Kernels for the sizes at hand: for a large device, and on the last data for a small one too."""
     check(suite, run, large=False, twice=False)
+    check(suite, run_small, large=False, first=-1, twice=False)
 
 
-@pytest.mark.parametrize("suite", suites(), ids=lambda s: s.id)
+@pytest.mark.parametrize("suite", marked({"scripts", "finished", "reference"}))
 def test_general_kernels(suite: Suite) -> None:
+    """The plain kernels, whose sizes are told at the call."""
     check(suite, run_general, large=False, twice=False)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.data())
-def test_random_loop_ir(data: st.DataObject) -> None:
+@pytest.mark.parametrize("device", [H200, FEW_UNITS], ids=["H200", "small"])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_random_loop_ir(device: Device, data: st.DataObject) -> None:
     program = data.draw(ir_programs())
     sizes, inputs = data.draw(ir_inputs(program))
     suite = Suite("random", lambda: wrapped(program), lambda lowered, large: iter(()), "none")
-    problem = trouble(suite, Data("", Bound(sizes, inputs)), run, twice=False)
+
+    def on_device(optimised: Optimised, bound: Bound) -> Mapping[str, Array]:
+        return run(optimised, bound, device)
+
+    problem = trouble(suite, Data("", Bound(sizes, inputs)), on_device, twice=False)
     assert not problem, problem
