@@ -383,9 +383,11 @@ class Writer:
     # -- accumulators -------------------------------------------------------------------------------------------------
 
     def combine(self, monoid: str, dtype: DType, left: str, right: str) -> str:
-        """Two states joined, the left one holding the earlier elements."""
+        """Two states joined, the left one holding the earlier elements. Both are evaluated, whatever they are."""
         if MONOIDS[monoid].positional:
             return f"lf_{monoid}({left}, {right})"
+        if OPS[MONOIDS[monoid].op].lazy:  # C would leave out the right one: a shuffle then misses lanes
+            return f"(({left}) {'|' if MONOIDS[monoid].op == 'or' else '&'} ({right}))"
         return OPS[MONOIDS[monoid].op].spell(dtype, "strict", dtype).format([left, right], dtype, dtype)
 
     def identity(self, monoid: str, dtype: DType) -> str:
