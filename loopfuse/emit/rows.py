@@ -9,8 +9,9 @@ from math import prod
 
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.code import Launch, ceil_div, grid
-from loopfuse.emit.rows_fit import Fit, choose, known_lengths
+from loopfuse.emit.rows_fit import Fit, choose, known_lengths, streaming
 from loopfuse.emit.rows_shape import Shape, parse
+from loopfuse.emit.rows_stream import Streams, once, streamable
 from loopfuse.emit.rows_write import Rows
 from loopfuse.ir import Loop, Store
 from loopfuse.sizes import ONE
@@ -32,30 +33,30 @@ def emit(job: Job) -> Emitted | Declined:
             if acc.shape and acc.repair is not None:
                 return Declined(f"the array accumulator `{acc.id}` has a repair")
     lengths = known_lengths(shape)
-    if lengths is None:
-        return Declined("the length of a row is not known")
-    fit = choose(shape, lengths, 0)
-    if fit is None:
-        return Declined("a row does not fit in registers")
-    return _in_registers(shape, fit)
+    fit = choose(shape, lengths, 0) if lengths is not None else None
+    if fit is not None and (fit.blocks == 1 or not once(shape)):
+        return _emitted(shape, fit, Rows(job.writer(), shape, fit))
+    why = streamable(shape)
+    if why:
+        return Declined(why)
+    fit = streaming(shape)
+    return _emitted(shape, fit, Streams(job.writer(), shape, fit))
 
 
-def _in_registers(shape: Shape, fit: Fit) -> Emitted:
+def _emitted(shape: Shape, fit: Fit, rows: Rows) -> Emitted:
     job = shape.job
-    w = job.writer()
-    rows = Rows(w, shape, fit)
     rows.write()
-    length = max(fit.vectors[run] * fit.width[run] for run in fit.vectors)
     who = f"{fit.threads} threads" if fit.blocks == 1 else f"{fit.blocks} blocks of {fit.threads} threads"
-    why = f"rows by {who} each, up to {length} elements a thread in registers"
+    what = "through memory" if isinstance(rows, Streams) else "in registers"
+    why = f"rows by {who} each, {what}"
     spans = tuple(dict.fromkeys(s.span for s in walk(shape.body) if isinstance(s, Store) and s.span is not None))[:4]
-    code = w.function(
-        job.name, fit.size, cluster=fit.blocks, head=[f"{job.kernel.id}: {why}"],
-        kernel=job.kernel.id, schedule="row", why=why, spans=spans,
+    code = rows.w.function(
+        job.name, fit.size, cluster=fit.blocks, head=[f"{job.kernel.id}: {why}"], kernel=job.kernel.id, schedule="row",
+        why=why, spans=spans,
     )  # fmt: skip
     blocks = ceil_div(shape.rows, fit.together) * fit.blocks
     aligned = frozenset(
         s.buffer.id for s in shape.streams.values()
         if rows.piece(s) > s.buffer.dtype.itemsize and s.buffer.id not in job.ask.local
     )  # fmt: skip
-    return Emitted((code,), (Launch(job.name, grid(blocks), w.arguments),), (), aligned)
+    return Emitted((code,), (Launch(job.name, grid(blocks), rows.w.arguments),), (), aligned)

@@ -12,6 +12,8 @@ from loopfuse.sizes import Poly
 WARP = 32
 TOGETHER = 128  # threads of a block that takes several rows
 MOST_VECTORS = 4  # vectors of a stream that a thread loads at once, where more threads can share the row
+STREAM_VECTORS_MANY = 2  # the same where there are more than two operands
+STREAM_THREADS = 256  # threads of a block that reads a long row from memory
 WARP_WORDS = 48  # 32-bit words of a row that a thread of a warp keeps; above, several warps share the row
 BLOCK_WORDS = 40  # the same for a thread of a block
 MOST_BLOCK = 512  # threads of a block, while more blocks can share the row
@@ -114,6 +116,24 @@ def choose(shape: Shape, lengths: dict[Run, int], kept: int) -> Fit | None:
             continue
         return fit
     return None
+
+
+def streaming(shape: Shape) -> Fit:
+    """How many threads share a row that is read from memory."""
+    width = widths(shape)
+    rows, device = about(shape, shape.rows), shape.job.target.device
+    longest = max(shape.runs, key=lambda run: about(shape, run.length))
+    vectors = about(shape, longest.length) // width[longest]
+    threads = WARP
+    while threads < STREAM_THREADS and threads * MOST_VECTORS * 2 <= vectors:
+        threads *= 2
+    blocks = 1
+    while blocks * 2 <= device.cluster and rows * blocks < device.units and threads * blocks * 2 <= vectors:
+        blocks *= 2
+    if blocks > 1:
+        threads = max(threads, 2 * WARP)
+    together = TOGETHER // threads if threads <= WARP and blocks == 1 else 1
+    return Fit(threads, blocks, threads * together, together, width)
 
 
 def words(shape: Shape, fit: Fit, kept: int) -> int:

@@ -51,7 +51,7 @@ class Stream:
 
     `subs` are its subscripts over `#0`, `#1`, … for the dims; `offset` the same in row-major order; `span` elements side
     by side (a number), `align` the bytes that every multiple of a vector is aligned to. `row`: each row has its own.
-    `first`, `last`: the loops that read it, by number; `stored`: the loop that writes it, or -1.
+    `readers`: the loops that read it, by number; `stored`: the loop that writes it, or -1.
     """
 
     buffer: Buffer
@@ -61,11 +61,18 @@ class Stream:
     span: Poly
     align: int
     row: bool
-    early: bool
-    first: int = -1
-    last: int = -1
+    readers: set[int] = field(default_factory=set)
     stored: int = -1
     name: str = ""
+    order: int = 0  # in which the operands of a row occur
+
+    @property
+    def first(self) -> int:
+        return min(self.readers, default=-1)
+
+    @property
+    def last(self) -> int:
+        return max(self.readers, default=-1)
 
     @property
     def whole(self) -> bool:
@@ -279,12 +286,12 @@ def _along(shape: Shape, line: Line, made: frozenset[str]) -> Declined | None:
             )
             stream = _stream(shape, key) if proved else None
             if stream is not None:
+                stream.order = len(shape.streams)
                 shape.streams[key] = stream
         if load.buffer in made and (stream is None or stream.stored < 0):
             return Declined(f"`{load.buffer}` is read again at other places than where it was stored")
         if stream is not None:
-            stream.first = line.number if stream.first < 0 else stream.first
-            stream.last = line.number
+            stream.readers.add(line.number)
     for stmt in line.loop.body:
         if isinstance(stmt, Store) and not stmt.absorb:
             key = shape.key(stmt, line) if safe and not any(stmt.modes) else None
@@ -344,7 +351,7 @@ def _stream(shape: Shape, key: Key) -> Stream | None:
     if span == ONE and run.length != ONE:
         return None
     align = min(16, _power(multiple(shape, rest) * buffer.dtype.itemsize))
-    return Stream(buffer, subs, run, offset, span, align, bool(names & rows), True)
+    return Stream(buffer, subs, run, offset, span, align, bool(names & rows))
 
 
 def multiple(shape: Shape, poly: Poly) -> int:

@@ -4,7 +4,7 @@ the row one after another."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -31,6 +31,17 @@ class At:
     put: dict[Stream, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a run that starts at `base`: `count` vectors a thread. `full`: all of them lie within the run; `last`:
+    only the last one may not."""
+
+    base: str
+    count: int
+    full: bool
+    last: bool = True
+
+
 class Rows(Joins):
     """Statements of a thread that shares a row with others, the row in registers."""
 
@@ -38,6 +49,8 @@ class Rows(Joins):
         super().__init__(writer, fit)
         self.shape = shape
         self.at: At | None = None
+        self.part: Part | None = None
+        self.fetched: set[Stream] = set()
         self.lane = self.live = ""
         self.nested = 0
         self.hoisted: set[str] = set()
@@ -52,13 +65,17 @@ class Rows(Joins):
         self.place_in_grid()
         for band in self.shape.bands[:-1]:
             self.serial([s for s in band.body if isinstance(s, Let)])
-        early = [s for s in self.shape.streams.values() if s.row and s.stored < 0]
-        for stream in sorted(early, key=lambda s: s.first):
-            self.fetch(stream)
+        self.ahead()
         if self.fit.blocks > 1:
             self.w.comment("no block writes to another's memory before that one has started")
             self.w.line("lf_cluster_sync();")
         self.row(self.shape.body)
+
+    def ahead(self) -> None:
+        """The whole row into registers, what is needed first at first."""
+        early = [s for s in self.shape.streams.values() if s.row and s.stored < 0]
+        for stream in sorted(early, key=lambda s: s.first):
+            self.fetch(stream)
 
     def place_in_grid(self) -> None:
         """Which row this thread works on, and at which place of it."""
@@ -108,7 +125,11 @@ class Rows(Joins):
             elif stmt.accs:
                 self.row_fold(stmt)
             else:
-                self.sweep(self.shape.lines[id(stmt)], stmt.body)
+                self.loop_over(stmt)
+
+    def loop_over(self, loop: Loop) -> None:
+        """A loop over the row without accumulators."""
+        self.sweep(self.shape.lines[id(loop)], loop.body)
 
     @property
     def leader(self) -> str:
@@ -119,24 +140,29 @@ class Rows(Joins):
 
     def row_fold(self, loop: Loop) -> None:
         """A fold over the row, exactly: an accumulator that waits for another takes a pass of its own."""
-        line, w = self.shape.lines[id(loop)], self.w
+        line = self.shape.lines[id(loop)]
         self.declare(loop.accs)
         counts = counted(line)
-        for acc in loop.accs:
-            if acc.id in counts:
-                w.line(f"{w.names(acc.id)} = {self.total(acc, line.run, counts[acc.id])};")
+        self.totals(line, counts)
         level = levels(loop)
         for number in range(1 + max(level.values())):
             mine = [a for a in loop.accs if level[a.id] == number and a.id not in counts]
             body = prune(loop.body, {a.id for a in mine}, stores=number == 0)
             if body:
                 self.sweep(line, self.hoist(line, body))
-                self.join([replace(a, repair=None) for a in mine])
+                self.join_exact(mine)
 
-    def total(self, acc: Acc, run: Run, step: int) -> str:
-        """What an accumulator that absorbs a constant at every position comes to."""
-        text = f"({c_type(acc.dtype)}){self.w.poly(run.length)}"
-        return text if step == 1 else f"({c_type(acc.dtype)})({text} * {step})"
+    def join_exact(self, accs: Sequence[Acc]) -> None:
+        """States that are of whole passes, so that no repair is needed."""
+        self.join([replace(a, repair=None) for a in accs])
+
+    def totals(self, line: Line, counts: Mapping[str, int]) -> None:
+        """What accumulators come to that absorb a constant at every position."""
+        for acc in line.loop.accs:
+            if acc.id in counts:
+                text = f"({c_type(acc.dtype)}){self.w.poly(line.run.length)}"
+                text = text if counts[acc.id] == 1 else f"({c_type(acc.dtype)})({text} * {counts[acc.id]})"
+                self.w.line(f"{self.w.names(acc.id)} = {text};")
 
     def hoist(self, line: Line, body: Sequence[Stmt]) -> list[Stmt]:
         """The body without the lets that are the same for the whole row, which are written here."""
@@ -158,10 +184,12 @@ class Rows(Joins):
 
     def fetch(self, stream: Stream) -> None:
         """The thread's part of an operand into registers."""
-        width, count = self.fit.width[stream.run], self.fit.vectors[stream.run]
+        width = self.fit.width[stream.run]
+        count = self.part.count if self.part else self.fit.vectors[stream.run]
         if count == 0:
             return
         stream.name = self.w.names.fresh(f"{stream.buffer.id}.row")
+        self.fetched.add(stream)
         self.w.line(f"lf_vec<{storage(stream.buffer.dtype)}, {width}> {stream.name}[{count}];")
         with self.vectors(stream.run, f"{stream.buffer.id}.at") as (v, p):
             self.w.line(f"{stream.name}[{v}] = lf_read<{width}, {self.piece(stream)}>({self.address(stream, p)});")
@@ -172,24 +200,27 @@ class Rows(Joins):
 
     @contextmanager
     def vectors(self, run: Run, stem: str) -> Iterator[tuple[str, str]]:
-        """A loop over the thread's vectors of a run: the vector's number, and its first position."""
-        w, width, count = self.w, self.fit.width[run], self.fit.vectors[run]
-        sharing = self.fit.sharing
+        """A loop over the thread's vectors of a run (or of a part of it): the vector's number, and its first position."""
+        w, width, sharing = self.w, self.fit.width[run], self.fit.sharing
+        part = self.part or Part("", self.fit.vectors[run], self.exact(run))
         v, p = w.names.fresh("v"), w.names.fresh(stem)
-        length = w.target.number(run.length)
         w.line("#pragma unroll")
-        with w.block(f"for (int {v} = 0; {v} < {count}; ++{v})"), ExitStack() as stack:
-            lane = self.lane if sharing > 1 else "0"
+        with w.block(f"for (int {v} = 0; {v} < {part.count}; ++{v})"), ExitStack() as stack:
+            place = f"({v} * {sharing} + {self.lane}) * {width}" if sharing > 1 else f"{v} * {width}"
             declared = len(w.lines)
-            w.line(f"const int {p} = ({v} * {sharing} + {lane}) * {width};")
-            if length is None or length != count * sharing * width:
-                full = f"{v} < {count - 1} || " if count > 1 and length is not None else ""
-                stack.enter_context(w.block(f"if ({full}{p} < {w.poly(run.length)})"))
+            w.line(f"const int {p} = {part.base} + {place};" if part.base else f"const int {p} = {place};")
+            if not part.full:
+                sure = f"{v} < {part.count - 1} || " if part.count > 1 and part.last else ""
+                stack.enter_context(w.block(f"if ({sure}{p} < {w.poly(run.length)})"))
             yield v, p
-            if not any(re.search(rf"\b{p}\b", line) for line in w.lines[declared + 1 :]):
+            if not used(p, w.lines[declared + 1 :]):
                 del w.lines[declared]
         w.names.free(v)
         w.names.free(p)
+
+    def exact(self, run: Run) -> bool:
+        """Whether the threads' vectors cover a run and nothing past it."""
+        return self.w.target.number(run.length) == self.fit.vectors[run] * self.fit.sharing * self.fit.width[run]
 
     def address(self, stream: Stream, p: str) -> str:
         """Where a vector of an operand starts."""
@@ -208,13 +239,15 @@ class Rows(Joins):
     def sweep(self, line: Line, body: Sequence[Stmt]) -> None:
         """A loop's body at each of the thread's positions."""
         w, run = self.w, line.run
-        if self.fit.vectors[run] == 0:
+        if not self.part and self.fit.vectors[run] == 0:
             return
         for dim in line.loop.dims:
             w.names(dim.id)
+        stored = {self.shape.find(s, line) for s in body if isinstance(s, Store) and not s.absorb}
         for stream in self.shape.of(run):
-            if stream.stored == line.number and stream.last >= 0:
+            if stream in stored and self.keeps(stream):
                 stream.name = w.names.fresh(f"{stream.buffer.id}.row")
+                self.fetched.add(stream)
                 kind, width = storage(stream.buffer.dtype), self.fit.width[run]
                 w.line(f"lf_vec<{kind}, {width}> {stream.name}[{self.fit.vectors[run]}];")
         stem = f"{line.loop.dims[-1].id}.at" if len(line.loop.dims) == 1 else "at"
@@ -277,7 +310,7 @@ class Rows(Joins):
             found.insert(0, f"const {w.index} {whole} = {p};")
         for text in reversed(found):
             name = text.split(" = ")[0].split()[-1]
-            if any(re.search(rf"\b{name}\b", line) for line in w.lines[start:]):
+            if used(name, w.lines[start:]):
                 w.lines.insert(start, "  " * depth + text)
 
     # -- elements -----------------------------------------------------------------------------------------------------
@@ -289,12 +322,12 @@ class Rows(Joins):
         if at is None or stream is None:
             return None
         place = Place("", (), stream.buffer.dtype)
-        if stream.stored == at.line.number:
+        if stream in at.put:
             text = f"{at.put[stream]}.v[{at.k}]"
             return f"lf_round_{stream.buffer.dtype}({text})" if self.held(stream) == "float" != storage(
                 stream.buffer.dtype
             ) else self.w.fetched(text, place)  # fmt: skip
-        if stream.row or stream.stored >= 0:
+        if stream in self.fetched:
             return self.w.fetched(f"{stream.name}[{at.v}].v[{at.k}]", place)
         name = at.peeked.get(stream)
         if name is None:
@@ -308,6 +341,10 @@ class Rows(Joins):
         return (
             f"const lf_vec<{kind}, {width}> {name} = lf_peek<{width}, {self.piece(stream)}>({self.address(stream, p)});"
         )
+
+    def keeps(self, stream: Stream) -> bool:
+        """Whether a stored vector stays in registers for later loops."""
+        return stream.last >= 0
 
     def held(self, stream: Stream) -> str:
         """The C type of the elements of a vector in the making: 16-bit floats are rounded by the pair."""
@@ -347,7 +384,7 @@ class Rows(Joins):
         assert at is not None
         dtype = stream.buffer.dtype
         text = f"lf_pack_{dtype}({name})" if self.held(stream) != storage(dtype) else name
-        if stream.last >= 0:
+        if self.keeps(stream):
             w.line(f"{stream.name}[{at.v}] = {text};")
             text = f"{stream.name}[{at.v}]"
         if stream.buffer.id not in self.shape.job.ask.local:
@@ -372,6 +409,11 @@ class Rows(Joins):
         else:
             super().loop(loop, body)
         self.nested -= 1
+
+
+def used(name: str, lines: Sequence[str]) -> bool:
+    """Whether a variable occurs in lines of C."""
+    return any(re.search(rf"(?<![.\w]){name}\b", line) for line in lines)
 
 
 def digits(number: str, counts: Sequence[str]) -> list[str]:
