@@ -91,7 +91,7 @@ class General:
         name = f"{self.job.name}_{what}{len(self.kernels) or ''}"
         spans = tuple(dict.fromkeys(s.span for s in walk(needs) if s.span is not None))[:4]
         self.kernels.append(
-            w.function(name, threads, head=[f"{self.job.kernel.id}: {head}"], kernel=self.job.kernel.id,
+            w.function(name, threads, blocks=1, head=[f"{self.job.kernel.id}: {head}"], kernel=self.job.kernel.id,
                        schedule="general", why=head, spans=spans)
         )  # fmt: skip
         launches[0] = replace(launches[0], kernel=name, arguments=w.arguments)
