@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from tests.oracles.table import BUILTINS, EXAMPLES, LIBRARY
 from tests.oracles.table import SCRIPTS as ORACLES
 
 MEMORY = 1 << 26  # bytes of one set of data, whatever the extents drawn
+MOST_STEPS = {False: 1 << 14, True: 1 << 23}  # the product of all sizes, of small and of large data
 # Extents that divide nothing; with them every dim is another one, in order. The large ones make several blocks a kernel.
 ODD_EXTENTS, LARGE_EXTENTS = (7, 5, 3, 11, 2, 13, 17, 19, 23), (131, 67, 37, 11, 5, 3, 2, 7, 13)
 MANY = ("elementwise",)  # 39 kernels that share their inputs: the search for groups takes minutes
@@ -94,7 +96,8 @@ def _script(path: str, text: str, sizes: tuple[tuple[str, int], ...]) -> Lowered
 
 
 def _drawn(lowered: Lowered, notes: Sequence[tuple[str, Sequence[int]]], seed: int = 0) -> Iterator[Data]:
-    """Made-up data at given extents, in the order of the sizes; where a script refuses them, near ones are tried."""
+    """Made-up data at given extents, in the order of the sizes; where a script refuses them, or they would take too long,
+    near ones are tried."""
     names = [s.id for s in lowered.typed.sizes if s.origin == "shape"]
     for note, extents in notes:
         rng = random.Random(note)
@@ -108,6 +111,8 @@ def _drawn(lowered: Lowered, notes: Sequence[tuple[str, Sequence[int]]], seed: i
             if attempt:  # requirements often ask that a few be equal, or large enough, or divide
                 pool = near if attempt < 30 else [*near[:4], 1, 2, 3, 4, 6, 8, 16]
                 dims = {name: rng.choice(pool) for name in names}
+            if prod(dims.values()) > MOST_STEPS[note in ("large", "wide")]:
+                continue
             with suppress(UserError):
                 given = Given({}, dims=dims, seed=seed + attempt, fill=True, limit=MEMORY)
                 bound = driver.bind_program(lowered.typed, given)
