@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agreement",),
     ("bisect",),
     ("views",),
+    ("bench",),
     ("implied",),
     ("repl",),
     ("api", "cli"),

@@ -13,6 +13,7 @@ COMMANDS = {
     "run": ("run", "run a script on files or generated arrays"),
     "check": ("check", "report every error; run the script's `check` statements"),
     "ir": ("ir", "show what a script becomes: syntax tree, types, ranges, loops"),
+    "bench": ("bench", "how long a script takes, beside what the device allows"),
     "bisect": ("bisect", "find the pass, and the step in it, that changes results"),
     "fmt": ("fmt", "lay scripts out in the canonical way"),
     "explain": ("explain", "how a script was fused, and why; what an error code means"),
@@ -24,7 +25,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 ok, 1 script or data, 2 usage, 3 check, 4 machine, 70 bug."""
+    """Run the command line; the exit code: 0 ok, 1 script or data, 2 usage, 3 check, 4 machine, 5 slower, 70 bug."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     first = arguments[0] if arguments else ""
     if first in ("--version", "-V"):

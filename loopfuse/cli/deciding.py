@@ -7,10 +7,11 @@ import difflib
 
 from loopfuse.cli import arguments, passing, screen
 from loopfuse.cli.frame import Context
-from loopfuse.diag import UserError, error
+from loopfuse.diag import CompilerError, UserError, error
+from loopfuse.emit.code import Code
 from loopfuse.ir import Program
 from loopfuse.repl.parts import split
-from loopfuse.views import costs, decisions
+from loopfuse.views import costs, decisions, emitted
 from loopfuse.views import passes as views
 from loopfuse.views.lines import gutter
 from loopfuse.views.plans import Planned, plan
@@ -70,12 +71,15 @@ def _why(options: argparse.Namespace, context: Context, done: passing.Passed) ->
 def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -> None:
     planned = plan(done.program, done.device, done.known, done.stages)
     program: Program = done.program
+    code = _code(options, context, done)
     for kernel, found in planned.plans.items():
         if options.kernel in (None, kernel) or done.home(options.kernel) == kernel:
-            context.terminal.record({"kind": "cost", **costs.as_record(kernel, found)})
+            who = emitted.written(code, kernel) if code is not None else {}
+            context.terminal.record({"kind": "cost", **costs.as_record(kernel, found), **who})
     if options.kernel is None:
         lines = costs.cost_table(program, planned.plans)
         lines += ["", *costs.foot(program, planned.plans, done.device, planned.sizes, planned.assumed)]
+        lines += ["", *emitted.emitters(code)] if code is not None else []
     else:
         home = done.home(options.kernel)
         chosen = next((k for k in program.kernels if k.id == home), None)
@@ -86,9 +90,21 @@ def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -
                                   notes=[f"there are {', '.join(known)}" if known else "there are none"],
                                   fix=f"did you mean `{near[0]}`?" if near else None))  # fmt: skip
         lines = costs.kernel_view(program, chosen, planned.plans.get(chosen.id))
+        lines += ["", *emitted.emitters(code, chosen.id)] if code is not None else []
         lines += ["", *_terms(planned, planned)]
     for line in lines:
         context.terminal.result(line)
+
+
+def _code(options: argparse.Namespace, context: Context, done: passing.Passed) -> Code | None:
+    """The CUDA C, which tells who writes each kernel; None for a device that has none."""
+    if done.device.kind != "gpu":
+        return None
+    try:
+        return emitted.emitted(done.program, done.known, done.device, not options.dims)
+    except CompilerError as why:
+        context.terminal.say(f"loopfuse: there is no CUDA C of this program: {why}")
+        return None
 
 
 def _remarks(context: Context, done: passing.Passed) -> None:

@@ -13,7 +13,7 @@ from loopfuse.bugs import dump
 from loopfuse.cli.terminal import Terminal
 from loopfuse.diag import CompilerError, MachineError, Source, UserError, error
 
-OK, USER, USAGE, FAILED, MACHINE, BUG = 0, 1, 2, 3, 4, 70
+OK, USER, USAGE, FAILED, MACHINE, REGRESSED, BUG = 0, 1, 2, 3, 4, 5, 70
 
 
 class Context:

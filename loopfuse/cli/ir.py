@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loopfuse import driver
-from loopfuse.cli import arguments, passargs, passing, screen
+from loopfuse.cli import arguments, emitting, passargs, passing, screen
 from loopfuse.cli.frame import OK, Context
 from loopfuse.cli.scripts import read_script
 from loopfuse.diag import UserError, error
@@ -35,12 +35,15 @@ def main(argv: list[str], context: Context) -> int:
         parser.error("--from takes no --types, --ranges, --emit ast, --emit typed or -D")
     if options.side and options.diff is None:
         parser.error("--side is how --diff is shown: give both")
-    if options.all and options.after is not None:
+    emitting.settle(parser, options, argv)
+    if options.all and options.after is not None and options.emit not in emitting.KINDS:
         parser.error("--all shows every pass, --after one of them: give one")
     if options.emit == "ast":
         _text(options, context, _syntax(options, context))
         return OK
     done = (passing.compile_text if options.file else passing.compile_script)(parser, options, context)
+    if options.emit in emitting.KINDS:
+        return emitting.show(options, context, done) or done.code
     _show(options, context, done)
     return done.code
 
@@ -49,7 +52,11 @@ def _parser() -> arguments.Parser:
     parser = arguments.Parser("ir", ABOUT)
     parser.add_argument("script", nargs="?", help="the script, or - for stdin")
     parser.add_argument("--from", dest="file", metavar="FILE.lfir", help="read IR text; no pass runs but with --passes")
-    parser.add_argument("--emit", choices=("ast", "typed", "loops"), help="syntax tree, typed program or loop IR")
+    parser.add_argument(
+        "--emit",
+        choices=("ast", "typed", "loops", *emitting.KINDS),
+        help="syntax tree, typed program, loop IR; CUDA C, PTX or machine code of the kernels",
+    )
     parser.add_argument("--types", action="store_true", help="the type of every definition")
     parser.add_argument("--ranges", action="store_true", help="the range of every index, and every implied requirement")
     parser.add_argument("--stats", action="store_true", help="the passes, and counts before and after them")
@@ -57,12 +64,13 @@ def _parser() -> arguments.Parser:
     parser.add_argument("-o", "--out", metavar="FILE", help="write to a file")
     steps = parser.add_argument_group("steps")
     steps.add_argument("--after", metavar="PASS", help="the IR after this pass (`lower`: before all)")
-    steps.add_argument("--all", action="store_true", help="after every pass")
+    steps.add_argument("--all", action="store_true", help="after every pass; of CUDA C the prelude too")
     steps.add_argument("--changed", action="store_true", help="after every pass that changed something")
     steps.add_argument("--diff", nargs="?", const="", metavar="A:B", help="differences: of each pass, or from A to B")
     steps.add_argument("--side", action="store_true", help="differences in two columns, from 120 columns on")
     steps.add_argument("--only", metavar="NAME", help="what concerns one kernel or definition")
     steps.add_argument("--tree-dir", metavar="DIR", help="write a file a pass, as 07_fuse.changed.lfir")
+    emitting.add_options(parser)
     passargs.add_passes(parser)
     return parser
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from loopfuse import driver
-from loopfuse.bind import Given
-from loopfuse.cli import arguments
+from loopfuse.bench.measuring import Subject
+from loopfuse.bind import Bound, Given
+from loopfuse.cli import arguments, backends, running
 from loopfuse.cli.frame import OK, Context
 from loopfuse.cli.scripts import read_script
+from loopfuse.cuda import engine
 from loopfuse.diag import UserError, error
 from loopfuse.files import Place, save_all
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
+from loopfuse.passes import Options, selection
 from loopfuse.views.values import describe, plain_values, show_values, summarize
 
 ABOUT = """Run a script. Each input is a file or a generator:
@@ -31,6 +35,9 @@ def main(argv: list[str], context: Context) -> int:
     options = parser.read(argv, context)
     if options.script is None:
         parser.error("no script is named")
+    if options.dynamic and options.backend == "reference":
+        parser.error("--dynamic is about kernels, and --backend reference has none")
+    selection(options.passes)
     clock = driver.Clock()
     terminal = context.terminal
     assigned = arguments.split_pairs(parser, options.inputs, "inputs")
@@ -47,9 +54,11 @@ def main(argv: list[str], context: Context) -> int:
     with clock.time("read"):
         inputs = driver.read_inputs(typed, assigned, base)
     given = Given(inputs, arguments.numbers(params), dims, options.seed, options.limit)
-    with terminal.progress("run") as progress:
-        outcome = driver.run_program(typed, given, roots=shown.values(), backend=options.backend, passes=options.passes,
-                                     freeze=arguments.names(options.freeze), progress=progress, clock=clock)  # fmt: skip
+    backend = backends.settled(options.backend, context)
+    freeze = tuple(arguments.names(options.freeze))
+    bound = driver.bind_program(typed, given, clock)
+    lowered = driver.lower_program(typed, roots=shown.values(), clock=clock)
+    outcome = _outcome(options, lowered, bound, backend, freeze, context, clock)
     with clock.time("write"), driver.guard("files"):
         written = save_all([(place, name, outcome.outputs[name]) for name, place in places.items()])
     results = [(name, array, False) for name, array in outcome.outputs.items()]
@@ -57,9 +66,25 @@ def main(argv: list[str], context: Context) -> int:
     _report(context, options.print, results)
     for path in written:
         terminal.note(f"wrote {os.path.relpath(path)}")
+    code = running.check(context, lowered, bound, outcome, options.limit) if options.check else OK
     if options.time:
-        _print_times(context, clock)
-    return OK
+        subject = Subject(options.script, lowered, bound, options.passes, options.passes, freeze, options.dynamic)
+        running.show_times(context, clock, running.gpu_time(subject) if backend == "cuda" else None)
+    return code
+
+
+def _outcome(options: argparse.Namespace, lowered: driver.Lowered, bound: Bound, backend: str, freeze: tuple[str, ...],
+             context: Context, clock: driver.Clock) -> driver.Outcome:  # fmt: skip
+    """Optimise and run."""
+    with context.terminal.progress("run") as progress:
+        frozen = driver.frozen_arrays(lowered.typed, bound, freeze)
+        chosen = Options(sizes=bound.sizes, frozen=frozen)
+        if backend == "cuda":
+            chosen = replace(chosen, device=engine.open_engine().model)
+        optimised = driver.optimise(lowered, chosen, options.passes, clock)
+        if options.dynamic and backend == "cuda":
+            return running.for_any_size(optimised, bound, clock)
+        return driver.execute(optimised, bound, backend=backend, limit=options.limit, progress=progress, clock=clock)
 
 
 def _parser() -> arguments.Parser:
@@ -74,9 +99,11 @@ def _parser() -> arguments.Parser:
     group.add_argument("--out-dir", type=Path, metavar="DIR", help="write all outputs there")
     group.add_argument("--print", choices=("full", "summary", "none"), default="summary", help="of outputs")
     group.add_argument("--show", action="append", default=[], metavar="NAME", help="print any definition")
-    group.add_argument("--time", action="store_true", help="print the seconds that each stage took")
+    group.add_argument("--time", action="store_true", help="print what each stage took, and a call on the GPU")
+    group.add_argument("--check", action="store_true", help="hold the results against the reference interpreter's")
     arguments.add_passes(group)
-    group.add_argument("--backend", choices=("auto", "reference"), default="auto", help="what runs the program")
+    backends.add_backend(group)
+    group.add_argument("--dynamic", action="store_true", help="on a GPU: kernels for any sizes, not for these alone")
     return parser
 
 
@@ -130,11 +157,3 @@ def _report(context: Context, how: str, results: list[tuple[str, Array, bool]]) 
             terminal.result(f"{name:<{width}}  {describe(facts)}")
         if how == "full" or shown:
             terminal.result(show_values(array, how == "full"))
-
-
-def _print_times(context: Context, clock: driver.Clock) -> None:
-    for stage, seconds in clock.stages.items():
-        context.terminal.say(f"{stage:<8}{seconds * 1e3:10.2f} ms")
-    total = sum(clock.stages.values())
-    context.terminal.say(f"{'total':<8}{total * 1e3:10.2f} ms")
-    context.terminal.record({"kind": "times", "seconds": clock.stages})
