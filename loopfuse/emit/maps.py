@@ -11,19 +11,24 @@ from collections.abc import Sequence
 from math import prod
 
 from loopfuse.analysis.sketch import Level
+from loopfuse.dtypes import F64
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.code import Launch, grid
 from loopfuse.emit.maps_access import Access, Axis, Study
 from loopfuse.emit.maps_form import Form, Shape
-from loopfuse.emit.maps_operands import Operands
+from loopfuse.emit.maps_operands import Operands, registers
 from loopfuse.emit.maps_tile import Tile, Turn, turn
-from loopfuse.ir import Let, Store
+from loopfuse.ir import Let, Op, Store
+from loopfuse.ops import OPS
 from loopfuse.schedule.base import band, par_chain
 from loopfuse.sizes import ZERO, Poly
+from loopfuse.walking import own
 
 THREADS, FEWEST = 256, 64
 MOST_VECTORS = 4  # a thread and operand
 MOST_HELD = 44  # registers for loaded operands and values of the body
+RESIDENT, ALL_REGISTERS = 1024, 255  # threads of a multiprocessor, which then have 64 registers each
+HEAVY = 25  # operations of a function from which on it may need many registers
 BLOCKS = 4  # a multiprocessor, below which threads take fewer vectors
 MOST_IDLE = 8  # one thread in so many may be idle where a row is not a whole number of blocks
 
@@ -115,11 +120,24 @@ def finished(study: Study, form: Form, threads: int, blocks: Poly, why: str) -> 
     job = study.job
     spans = tuple(dict.fromkeys(s.span for s in study.body if s.span is not None))[:4]
     name = f"{job.name}_map"
-    kernel = form.w.function(name, threads, head=[f"{job.kernel.id}: {why}"], kernel=job.kernel.id, schedule="map",
+    kernel = form.w.function(name, threads, blocks=_resident(study, form, threads), head=[f"{job.kernel.id}: {why}"], kernel=job.kernel.id, schedule="map",
                              why=why, spans=spans)  # fmt: skip
     vectors = [*form.made, *(form.turned if isinstance(form, Tile) else [])]
     aligned = frozenset(o.access.buffer.id for o in vectors if o.piece > o.access.size)
     return Emitted((kernel,), (Launch(name, grid(study.target.poly(blocks)), form.w.arguments),), (), aligned)
+
+
+def _resident(study: Study, form: Form, threads: int) -> int:
+    """How many blocks a multiprocessor is to hold, 0 where that is left open.
+
+    ptxas takes as few registers as it can unless it is told how many there are, and then it moves loads behind the use of
+    others. Told that 64 will do, it issues all of them first. A large body may need more, and nothing is said.
+    """
+    heavy = any(isinstance(n, Op) and (OPS[n.op].flops >= HEAVY or (n.dtype == F64 and OPS[n.op].special))
+                for stmt in study.body for n in own(stmt).nodes)  # fmt: skip
+    if heavy or study.job.budget < ALL_REGISTERS or form.registers + study.job.ask.sketch.live > MOST_HELD:
+        return 0
+    return max(1, RESIDENT // threads)
 
 
 def _title(shape: Shape) -> str:
@@ -165,13 +183,11 @@ def _patch(columns: int, threads: int) -> tuple[int, int]:
 
 def _amount(study: Study, operands: Operands, width: int, total: int) -> tuple[int, int]:
     """Threads a block and vectors a thread."""
-    made = operands.made(width)
-    streams = [o for o in made if not o.store and o.stage is not None and len(o.needs) == len(operands.groups)]
-    held = sum(max(1.0, o.words * width) for o in streams)
+    held = registers(operands.made(width), width, len(operands.groups))
     vectors, units = MOST_VECTORS, study.target.device.units
     while vectors > 1 and held * vectors + study.job.ask.sketch.live > MOST_HELD:
         vectors //= 2
-    while vectors > 1 and total < THREADS * vectors * units * BLOCKS:
+    while vectors > 1 and (total < THREADS * vectors * units * BLOCKS or study.job.budget < ALL_REGISTERS):
         vectors //= 2
     threads = THREADS
     while threads > FEWEST and total < threads * units:

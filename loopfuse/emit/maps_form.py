@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from loopfuse.emit.approx import approximations
 from loopfuse.emit.maps_access import Group, Key, Study
-from loopfuse.emit.maps_operands import Operand, Operands
+from loopfuse.emit.maps_operands import Operand, Operands, registers
 from loopfuse.emit.serial import Serial
 from loopfuse.emit.writer import HALVES, Place, Writer, c_type, storage
 from loopfuse.ir import Let, Load, Store
@@ -51,6 +52,7 @@ class Form:
         self.study, self.groups, self.shape = study, operands.groups, shape
         self.made = operands.made(shape.width)
         self.w: Writer = study.job.writer()
+        self.w.near = approximations(study.body, study.job.buffers, study.target.numerics)
         self.serial = Serial(self.w)
         self.width, self.cached = shape.width, cached
         self.packed = [o for o in self.made if o.store and o.kind == "vector"] if shape.width > 1 else []
@@ -59,6 +61,11 @@ class Form:
         self.at: dict[str, str] = {}  # the C text of each group's index
         self.texts: dict[Key, str] = {}
         self.w.hook = lambda load: self.texts.get((load.buffer, load.subs, load.modes))
+
+    @property
+    def registers(self) -> float:
+        """Registers for the operands that a thread loads before their use."""
+        return registers(self.made, self.width, len(self.groups)) * self.shape.vectors
 
     def _name(self, operand: Operand) -> str:
         return self.w.names.fresh(f"{operand.access.node.buffer}_")

@@ -164,6 +164,12 @@ class Operands:
         return any(abs(abs(gap.constant) - rows * step) < span for step in [0, *steps] for rows in range(NEAR))
 
 
+def registers(made: Sequence[Operand], width: int, groups: int) -> float:
+    """Registers for the loaded operands of a vector that depend on every group."""
+    streams = [o for o in made if not o.store and o.stage is not None and len(o.needs) == groups]
+    return sum(max(1.0, o.words * width) for o in streams)
+
+
 def _size(access: Access) -> Poly:
     total = ONE
     for extent in access.buffer.shape:

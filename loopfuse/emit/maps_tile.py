@@ -93,6 +93,17 @@ class Tile(Form):
         self.stores = [o for o in self.turned if o.store]
         self.packed += self.stores
 
+    @property
+    def registers(self) -> float:
+        """Registers for the operands that a thread loads before their use, those of two turned ones at most."""
+        turned = sorted((max(1.0, o.words * SIDE) * SIDE for o in self.loads), reverse=True)[:AT_ONCE]
+        return sum(turned) + (super().registers if len(self.ahead_of_all()) else 0)
+
+    def ahead_of_all(self) -> list[Operand]:
+        """Operands that are not turned and are loaded for all vectors of the thread at once: if they are few."""
+        direct = [o for o in self.made if not o.store and o.stage is not None]
+        return direct if sum(len(o.needs) == len(self.groups) for o in direct) <= AT_ONCE else []
+
     def piece(self, operand: Operand) -> int:
         """The bytes of a piece along the other group."""
         assert operand.offset is not None
@@ -174,7 +185,7 @@ class Tile(Form):
         """A whole tile."""
         w = self.w
         direct = [o for o in self.made if not o.store and o.stage is not None]
-        ahead = direct if sum(len(o.needs) == len(self.groups) for o in direct) <= AT_ONCE else []
+        ahead = self.ahead_of_all()
         batches = [self.loads[k : k + AT_ONCE] for k in range(0, len(self.loads), AT_ONCE)]
         for number, batch in enumerate(batches):
             self.fetch(batch, self.aside, None)

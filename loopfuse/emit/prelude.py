@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from loopfuse.emit.approx import FUNCTIONS as NEAR
 from loopfuse.emit.vectors import VECTORS
 from loopfuse.spelling import HELPERS
 
@@ -138,7 +139,7 @@ template <class T> __device__ __forceinline__ lf_best<T> lf_shfl_down(lf_best<T>
     "lf_round_bf16": _I + "float lf_round_bf16(float x) { return lf_bf16_value(lf_bf16_bits(x)); }",
 }  # fmt: skip
 
-FUNCTIONS = HELPERS | PRIMITIVES | VECTORS
+FUNCTIONS = HELPERS | PRIMITIVES | VECTORS | NEAR
 
 
 def functions(text: str, table: dict[str, str] | None = None) -> list[str]:

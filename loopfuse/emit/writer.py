@@ -24,6 +24,7 @@ from loopfuse.sizes import ONE, ZERO, Poly, Quot
 
 HALVES = (F16, BF16)
 Hook = Callable[[Load], str | None]
+Near = Callable[[Op], "tuple[str, tuple[Expr, ...]] | None"]  # another text for an operation, and its operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ def c_type(dtype: DType) -> str:
 class Writer:
     """The text of one kernel in the making.
 
-    `places` says where arrays are that are not plain memory; `hook`, asked first, may answer a load otherwise. `alias`
-    replaces names of values by other texts.
+    `places` says where arrays are that are not plain memory; `hook`, asked first, may answer a load otherwise, and `near`
+    an operation. `alias` replaces names of values by other texts.
     """
 
     def __init__(self, target: Target, buffers: Mapping[str, Buffer], faults: Faults, wide: bool = False) -> None:
@@ -101,6 +102,7 @@ class Writer:
         self.places: dict[str, Place] = {}
         self.alias: dict[str, str] = {}
         self.hook: Hook | None = None
+        self.near: Near | None = None
         self.shared = 0  # bytes of dynamic shared memory
         self._arguments: dict[str, tuple[Argument, str]] = {}  # by key: the argument and its identifier
         self._memory: dict[str, str] = {}  # storage type of each memory that is pointed to
@@ -268,9 +270,12 @@ class Writer:
         operand = op.args[-1].dtype
         if op.op == "cast" and operand.is_float and operand.bits <= 32 and op.dtype in (operand, F32):
             return self.expr(op.args[0])
-        text = row.spell(operand, self.target.numerics, op.dtype).format(
-            [self.expr(a) for a in op.args], operand, op.dtype
-        )
+        other = self.near(op) if self.near else None
+        if other is not None:
+            text = other[0].format(*(self.expr(a) for a in other[1]))
+        else:
+            spelling = row.spell(operand, self.target.numerics, op.dtype)
+            text = spelling.format([self.expr(a) for a in op.args], operand, op.dtype)
         return self.rounded(text, op.dtype) if op.dtype in HALVES and self._leaves(op) else text
 
     def _leaves(self, op: Op) -> bool:

@@ -24,6 +24,8 @@ HOST: dict[str, str] = {
     # Approximations err here too, about as much as there.
     "lf_tanh_approx": _F + "lf_tanh_approx(float x) { return emu_coarse(tanhf(x), 12); }",
     "lf_exp2_approx": _F + "lf_exp2_approx(float x) { return emu_coarse(exp2f(x), 23); }",
+    "lf_near_exp2": _F + "lf_near_exp2(float x) { return emu_coarse(exp2f(x), 23); }",
+    "lf_near_rcp": _F + "lf_near_rcp(float x) { return emu_coarse(1.0f / x, 23); }",
     "lf_sqrt_approx": _F + "lf_sqrt_approx(float x) { return emu_coarse(sqrtf(x), 23); }",
     "lf_div_approx": _F + "lf_div_approx(float a, float b) { return a / b; }",
     "lf_f16_bits": "inline unsigned short lf_f16_bits(float x) "
