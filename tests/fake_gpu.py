@@ -21,6 +21,24 @@ def cells(pointer: int, count: int, dtype: Any) -> np.ndarray[Any, Any]:
     return np.frombuffer(data, dtype, count)
 
 
+def floats(n: int, start: float = 0.0) -> Any:
+    return np.arange(n, dtype=np.float32) + np.float32(start)
+
+
+class Interface:
+    """An array of another library."""
+
+    def __init__(self, array: Any, pointer: int | None = None, **changes: Any) -> None:
+        self.array = array
+        at = array.__array_interface__
+        self.told = {"shape": array.shape, "typestr": array.dtype.str, "version": 3, "strides": at["strides"],
+                     "data": (at["data"][0] if pointer is None else pointer, False), **changes}  # fmt: skip
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.told
+
+
 class FakeGraph:
     """Copies what arguments hold when it is told, as CUDA does."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from loopfuse.cuda.arrays import DeviceArray, View, after, empty, view
+from loopfuse.cuda.arrays import DeviceArray, View, after, empty, hold, view
 from loopfuse.cuda.calls import Array
 from loopfuse.cuda.context import Device
 from loopfuse.cuda.helpers import gather
@@ -20,31 +20,34 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a buffer must be: its type, its extents, and whether its address is a multiple of 16."""
+    """What a buffer must be: its type, its extents and bytes, and whether its address is a multiple of 16."""
 
     id: str
     dtype: DType
     shape: tuple[int, ...]
+    bytes: int
     aligned: bool
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
 
-@dataclass(slots=True)
 class Prepared:
     """Addresses by buffer, what must live as long as they are used, and what was remarked.
 
     `outputs` are the results, in the caller's own arrays where those were given; `late` are copies to make once the
-    kernels were launched: where the result is and where it is to go.
+    kernels were launched: where the result is and where it is to go. `ranges`: addresses and bytes that kernels use.
     """
 
-    pointers: dict[str, int] = field(default_factory=dict)
-    keep: dict[str, object] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-    outputs: dict[str, Any] = field(default_factory=dict)
-    late: list[tuple[DeviceArray, Array | View]] = field(default_factory=list)
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    __slots__ = ("keep", "late", "outputs", "pointers", "ranges", "remarks")
+
+    def __init__(self) -> None:
+        self.pointers: dict[str, int] = {}
+        self.keep: dict[str, object] = {}
+        self.remarks: list[str] = []
+        self.outputs: dict[str, Any] = {}
+        self.late: list[tuple[DeviceArray, Array | View]] = []
+        self.ranges: dict[str, tuple[int, int]] = {}
 
 
 class Accept:
@@ -53,13 +56,16 @@ class Accept:
     def __init__(self, device: Device, stream: int) -> None:
         self.device, self.stream = device, stream
         self.found = Prepared()
+        self._apart = True  # as long as every output is a new array
 
     def input(self, want: Want, value: Any) -> None:
         """An input. Raises `UserError` LF0503, LF0504, LF0517, LF0520 or LF0509."""
+        if type(value) is DeviceArray and self._own(want, value):
+            return
         seen = self._seen(want, value, "input")
         if isinstance(seen, View):
             pointer, keep = self._in_place(want, seen)
-            self.found.ranges[want.id] = (seen.pointer, seen.nbytes)
+            self.found.ranges[want.id] = (seen.pointer, want.bytes)
         else:
             keep = self.device.take(seen.nbytes, self.stream)
             pointer = keep.pointer
@@ -72,17 +78,21 @@ class Accept:
             made = empty(self.device, want.shape, want.dtype, self.stream)
             self._result(want, made, made)
             return
+        self._apart = False
+        if type(value) is DeviceArray and self._own(want, value):
+            self.found.outputs[want.id] = value
+            return
         seen = self._seen(want, value, "output")
         if isinstance(seen, View):
             self._check_place(want, seen)
             if not want.aligned or seen.pointer % ALIGNMENT == 0:
                 self.found.pointers[want.id], self.found.keep[want.id] = seen.pointer, seen
                 self.found.outputs[want.id] = value
-                self.found.ranges[want.id] = (seen.pointer, seen.nbytes)
+                self.found.ranges[want.id] = (seen.pointer, want.bytes)
                 return
             self.found.remarks.append(f"the output `{want.id}` is not on a multiple of 16 bytes: it was written to "
                                       "another array and copied")  # fmt: skip
-            self.found.ranges[want.id] = (seen.pointer, seen.nbytes)
+            self.found.ranges[want.id] = (seen.pointer, want.bytes)
         elif not isinstance(value, np.ndarray) or not value.flags.c_contiguous or not value.flags.writeable:
             raise _misplaced(f"the output `{want.id}` cannot be written to in place: it must be a writable array of "
                              "C-contiguous memory")  # fmt: skip
@@ -98,6 +108,7 @@ class Accept:
 
     def keep(self, old: Prepared) -> None:
         """What was not given stays as it was in an earlier call."""
+        self._apart = False
         for id in old.pointers:
             if id not in self.found.pointers:
                 self.found.pointers[id], self.found.keep[id] = old.pointers[id], old.keep[id]
@@ -109,7 +120,7 @@ class Accept:
     def done(self) -> Prepared:
         """All of it, once it is known that no output overlaps anything else."""
         ranges = self.found.ranges
-        for id in self.found.outputs:
+        for id in self.found.outputs if not self._apart else ():
             start, count = ranges.get(id, (0, 0))
             for other, (begin, size) in ranges.items():
                 if other != id and start < begin + size and begin < start + count:
@@ -124,6 +135,15 @@ class Accept:
                 driver.copy(target.pointer, made.pointer, made.nbytes, self.stream)
             else:
                 driver.download(target, made.pointer, self.stream)
+
+    def _own(self, want: Want, value: DeviceArray) -> bool:
+        """Take an array of this package that needs no further look; False where it does."""
+        if (value.device is not self.device or value.stream != self.stream or value.dtype is not want.dtype
+                or value.shape != want.shape):  # fmt: skip
+            return False
+        self.found.pointers[want.id], self.found.keep[want.id] = value.pointer, value
+        self.found.ranges[want.id] = value.pointer, want.bytes
+        return True
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
@@ -173,6 +193,8 @@ class Accept:
             after(self.device.driver, self.stream, seen.stream)
             if isinstance(seen.owner, DeviceArray):
                 seen.owner.block.shared = True  # its own stream does not know of this use
+            else:
+                hold(seen.owner, self.stream)
 
     def _check_place(self, want: Want, seen: View) -> None:
         """Whether an output may be written where the caller says."""

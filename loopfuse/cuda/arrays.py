@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from loopfuse.cuda.calls import Array
 from loopfuse.cuda.context import Device
 from loopfuse.cuda.pool import Block
 from loopfuse.cuda.streams import DEFAULT, LEGACY, stream_handle
-from loopfuse.dtypes import DType, of_numpy
+from loopfuse.dtypes import DTYPES, DType, of_numpy
 
 
 class DeviceArray:
@@ -123,7 +125,7 @@ def empty(device: Device, shape: Sequence[int], dtype: DType, stream: int = DEFA
     return DeviceArray(device, device.take(math.prod(shape) * dtype.itemsize, stream), shape, dtype, stream)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class View:
     """An array of another library on a GPU: strides in bytes, None where it is C-contiguous; `stream` is what must be
     waited for, or None; `owner` keeps it alive."""
@@ -153,6 +155,10 @@ def view(value: Any, stream: int) -> View | Array:
         return np.asarray(value)
     if isinstance(value, DeviceArray):
         return View(value.pointer, value.shape, value.dtype, None, value.device.ordinal, value.stream, value)
+    if type(value).__module__ == "torch":
+        found = _from_torch(value)
+        if found is not None:
+            return found
     if hasattr(value, "__dlpack_device__") and hasattr(value, "__dlpack__"):
         kind = int(value.__dlpack_device__()[0])
         if kind in (dlpack.CUDA, dlpack.CUDA_MANAGED):
@@ -160,6 +166,42 @@ def view(value: Any, stream: int) -> View | Array:
     if hasattr(value, "__cuda_array_interface__"):
         return _from_interface(value)
     return np.asarray(value)
+
+
+@cache
+def _torch_types() -> dict[Any, DType]:
+    """The element types by PyTorch's. Only called with a tensor in hand: PyTorch is there."""
+    torch = sys.modules["torch"]
+    spelled = {"bool": "bool", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+    spelled |= {f"{kind[0]}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+    return {getattr(torch, name): DTYPES[ours] for ours, name in spelled.items() if hasattr(torch, name)}
+
+
+def _from_torch(value: Any) -> View | None:
+    """A tensor on a GPU without the toll of a capsule; None for what is better left to PyTorch itself to give or refuse.
+
+    Its work is that of PyTorch's present stream.
+    """
+    torch = sys.modules["torch"]
+    if (not isinstance(value, torch.Tensor) or not value.is_cuda or value.layout is not torch.strided
+            or value.is_neg() or value.is_conj() or (value.requires_grad and torch.is_grad_enabled())):  # fmt: skip
+        return None
+    dtype = _torch_types().get(value.dtype)
+    if dtype is None:
+        return None
+    ordinal = value.get_device()
+    strides = None
+    if not value.is_contiguous():
+        strides = tuple(n * dtype.itemsize for n in value.stride())
+    stream = stream_handle(torch.cuda.current_stream(ordinal).cuda_stream)
+    return View(value.data_ptr(), tuple(value.shape), dtype, strides, ordinal, stream, value)
+
+
+def hold(owner: object, stream: int) -> None:
+    """Tell a library that has a pool of its own that memory is in use on a stream that it does not know of."""
+    if type(owner).__module__ == "torch":
+        cuda = sys.modules["torch"].cuda
+        owner.record_stream(cuda.ExternalStream(stream) if stream else cuda.default_stream())  # type: ignore[attr-defined]
 
 
 def _from_dlpack(capsule: Any) -> View:

@@ -7,7 +7,7 @@ that were laid out in advance.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from loopfuse.cuda.arguments import Accept, Prepared
@@ -57,6 +57,8 @@ class Bound:
         self._commands: Commands = Replay(lane.target, actions or ()) if graph else commands(lane.target, lane.plan)
         self.kind = self._commands.kind
         self._commands.use(prepared.pointers, params)
+        self._run: Callable[[], None] = self._commands.run
+        self._lock, self._enter, self._leave = lane.lock, self._device.driver.enter, self._device.driver.leave
         self._closed = False
         program.dependents.add(self)
 
@@ -65,18 +67,20 @@ class Bound:
         device, lane = self._device, self._lane
         if device.state is not None:
             raise device.state
-        if self._closed:
-            raise MachineError(f"`{self.program.code.name}` was closed")
-        driver = device.driver
-        with lane.lock:
-            left = driver.enter()
+        with self._lock:
+            left = self._enter()
             try:
-                lane.run(driver, self._commands)
-            except DriverError as why:
-                raise device.told(why, f"`{self.program.code.name}`") from why
+                if lane.dirty:
+                    lane.clean(device.driver)
+                self._run()
+            except BaseException as why:
+                lane.dirty = True
+                if isinstance(why, DriverError):
+                    raise device.told(why, f"`{self.program.code.name}`") from why
+                raise
             finally:
-                if left:
-                    driver.leave()
+                if left and device.state is None:
+                    self._leave()
         return self.outputs
 
     def faults(self) -> tuple[int, ...]:
@@ -114,10 +118,13 @@ class Bound:
     def close(self) -> None:
         """Release the graph; the bound call cannot be used any more."""
         if not self._closed:
-            self._closed = True
+            self._closed, self._run = True, self._refuse
             if self._device.state is None:
                 with self._device.active():
                     self._commands.close()
+
+    def _refuse(self) -> None:
+        raise MachineError(f"`{self.program.code.name}` was closed")
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

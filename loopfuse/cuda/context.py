@@ -6,8 +6,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -27,6 +26,33 @@ class Owned(Protocol):
 
     def close(self) -> None:
         """Release them."""
+
+
+class Active:
+    """See `Device.active`."""
+
+    __slots__ = ("_device", "_doing", "_left")
+
+    def __init__(self, device: Device, doing: str) -> None:
+        self._device, self._doing = device, doing
+
+    def __enter__(self) -> Driver:
+        device = self._device
+        if device.state is not None:
+            raise device.state
+        try:
+            self._left = device.driver.enter()
+        except DriverError as why:
+            raise device.told(why, self._doing) from why
+        return device.driver
+
+    def __exit__(self, kind: object, why: BaseException | None, trace: object) -> None:
+        device = self._device
+        told = device.told(why, self._doing) if isinstance(why, DriverError) else None
+        if self._left and device.state is None:
+            device.driver.leave()
+        if told is not None:
+            raise told from why
 
 
 class Device:
@@ -51,20 +77,10 @@ class Device:
     def __repr__(self) -> str:
         return f"<Device {self.ordinal}: {self.name}, {self.arch}, {show_bytes(self.memory)}>"
 
-    @contextmanager
-    def active(self, doing: str = "the GPU") -> Iterator[Driver]:
-        """The driver, with this device's context current. Its errors leave as errors of this package."""
-        if self.state is not None:
-            raise self.state
-        driver, left = self.driver, False
-        try:
-            left = driver.enter()
-            yield driver
-        except DriverError as why:
-            raise self.told(why, doing) from why
-        finally:
-            if left and self.state is None:
-                driver.leave()
+    def active(self, doing: str = "the GPU") -> Active:
+        """For a `with`: the driver, with this device's context current. Its errors leave as errors of this package, which
+        say what was being done."""
+        return Active(self, doing)
 
     def told(self, why: DriverError, doing: str) -> Exception:
         """An error of the driver as one of this package. One that loses the context ends the use of the device."""

@@ -181,8 +181,9 @@ def wrapped(number: int, bits: int) -> int:
 
 def scalar_bits(value: Any, dtype: DType) -> int:
     """The bytes of a param in its C type, as an unsigned number (f16 and bf16: the bits)."""
-    data = np.asarray(value).astype(dtype.numpy).tobytes()
-    return int.from_bytes(data, "little")
+    if type(value) is not dtype.numpy.type:
+        value = np.asarray(value).astype(dtype.numpy)
+    return int.from_bytes(value.tobytes(), "little")
 
 
 class Slots:

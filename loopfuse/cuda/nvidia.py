@@ -88,6 +88,7 @@ class Nvidia:
         self._context = self._retain()
         self._number = int(self._context.handle)
         self._handle = cu.CUcontext(self._number)
+        self._current = cu.cuCtxGetCurrent
 
     def _retain(self) -> Any:
         """PyCUDA's object of the primary context. It is retained for a moment beside, to learn why where it fails."""
@@ -114,10 +115,11 @@ class Nvidia:
 
     def enter(self) -> bool:
         """See `Driver`. A thread without a context keeps this one, which costs nothing at the next call."""
-        status, current = self._cu.cuCtxGetCurrent()
-        if status == 0 and int(current) == self._number:
+        status, current = self._current()
+        held = int(current) if status == 0 else 0
+        if held == self._number:
             return False
-        if status == 0 and int(current):
+        if held:
             self._call("cuCtxPushCurrent", self._handle)
             return True
         self._call("cuCtxSetCurrent", self._handle)

@@ -50,32 +50,20 @@ class Lane:
     `lock` is held while a call puts its launches on the stream. `dirty`: memory that must be zero may not be.
     """
 
-    def __init__(self, device: Device, plan: Plan, functions: Sequence[Handle], stream: int) -> None:
-        self.plan, self.stream = plan, stream
+    def __init__(self, device: Device, plan: Plan, wants: Mapping[str, Want], functions: Sequence[Handle],
+                 stream: int) -> None:  # fmt: skip
+        self.plan, self.wants, self.stream = plan, wants, stream
         self.lock = threading.Lock()
         self.dirty = plan.arena.zeroed > 0
         self._block = device.take(plan.arena.bytes, stream)
         self.places = {id: self._block.pointer + offset for id, offset in plan.arena.offsets.items()}
         self.target = Target(device.driver, plan.code.kernels, functions, stream, self.places)
-        self._commands: Commands | None = None
+        self.commands: Commands = commands(self.target, plan)
 
-    @property
-    def commands(self) -> Commands:
-        """The launches, made by the host at each call."""
-        if self._commands is None:
-            self._commands = commands(self.target, self.plan)
-        return self._commands
-
-    def run(self, driver: Driver, made: Commands) -> None:
-        """Put all launches on the stream. Whatever stops it midway leaves the temporaries to be cleaned."""
-        try:
-            if self.dirty:
-                driver.fill(self._block.pointer, 0, self.plan.arena.zeroed, self.stream)
-                self.dirty = False
-            made.run()
-        except BaseException:
-            self.dirty = True
-            raise
+    def clean(self, driver: Driver) -> None:
+        """Set to zero what kernels expect to be zero, and leave zero."""
+        driver.fill(self._block.pointer, 0, self.plan.arena.zeroed, self.stream)
+        self.dirty = False
 
     def faults(self, driver: Driver) -> tuple[int, ...]:
         """The counters, once the stream is done."""
@@ -95,6 +83,7 @@ class Loaded:
 
     def __init__(self, device: Device, code: Code, binaries: Sequence[Binary], buffers: Iterable[Buffer]) -> None:
         self.device, self.code = device, code
+        self._title = f"`{code.name}`"
         wanted = {*code.inputs, *code.outputs}
         self._buffers = {b.id: b for b in buffers if b.id in wanted}
         missing = wanted - self._buffers.keys()
@@ -143,15 +132,20 @@ class Loaded:
         is done. Raises `UserError` for arrays that do not fit and for memory (LF0509).
         """
         handle = stream_handle(stream)
-        with self.device.active(f"`{self.code.name}`") as driver:
+        with self.device.active(self._title) as driver:
             lane = self.lane(sizes or {}, handle)
             accept = self.accept(lane, inputs, out or {})
             found = accept.done()
             with lane.lock:
-                made = lane.commands
-                made.use(found.pointers, params or {})
-                lane.run(driver, made)
-                faults = lane.faults(driver)
+                try:
+                    if lane.dirty:
+                        lane.clean(driver)
+                    lane.commands.use(found.pointers, params or {})
+                    lane.commands.run()
+                except BaseException:  # an interrupt, too, may leave a kernel without the one that sets memory back
+                    lane.dirty = True
+                    raise
+                faults = lane.faults(driver) if self.code.faults else ()
             accept.finish()
             outputs = found.outputs
             if to_host:
@@ -168,7 +162,8 @@ class Loaded:
             if found is None:
                 plan = next((lane.plan for (s, _), lane in self._lanes.items() if s == key[0]), None)
                 plan = plan or make_plan(self.code, self._buffers.values(), sizes)
-                found = self._lanes[key] = Lane(self.device, plan, self._functions, stream)
+                wants = {id: self._want(id, plan) for id in self._buffers}
+                found = self._lanes[key] = Lane(self.device, plan, wants, self._functions, stream)
                 while len(self._lanes) > MOST_LANES:
                     self._lanes.popitem(last=False)
             self._lanes.move_to_end(key)
@@ -180,15 +175,14 @@ class Loaded:
         accept = Accept(self.device, lane.stream)
         for id in self.code.inputs:
             if rest or id in inputs:
-                accept.input(self.want(id, lane.plan), inputs[id])
+                accept.input(lane.wants[id], inputs[id])
         for id in self.code.outputs:
             if rest or id in out:
-                accept.output(self.want(id, lane.plan), out.get(id))
+                accept.output(lane.wants[id], out.get(id))
         return accept
 
-    def want(self, id: str, plan: Plan) -> Want:
-        """What a buffer must be for these sizes."""
-        return Want(id, self._buffers[id].dtype, plan.shapes[id], id in self.code.aligned)
+    def _want(self, id: str, plan: Plan) -> Want:
+        return Want(id, self._buffers[id].dtype, plan.shapes[id], plan.bytes[id], id in self.code.aligned)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
