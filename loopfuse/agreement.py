@@ -7,7 +7,7 @@ implementation would, tiled programs with several tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from loopfuse.backends import reference
-from loopfuse.backends.reference import Bounded, Online, Result, agrees
+from loopfuse.backends.reference import Bounded, Fault, Online, Result, agrees
 from loopfuse.bind import Bound, buffer_bytes
+from loopfuse.cuda.engine import open_engine
 from loopfuse.diag import CompilerError, UserError
 from loopfuse.draws import Draw, told
 from loopfuse.driver import Lowered, optimise, plan_sizes, uncollected
@@ -65,14 +66,25 @@ class Row:
         return not self.verdict.problem
 
 
-class Judge:
-    """Compares programs that shall mean the same as a lowered one, on one set of inputs."""
+Runner = Callable[[Program, Mapping[str, Array], Mapping[str, int]], Result]
 
-    def __init__(
-        self, program: Program, bound: Bound, limit: int = 1 << 28, ways: Sequence[Online] = WAYS, watch: bool = True
-    ) -> None:
+
+def on_gpu(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, int]) -> Result:
+    """Run a program on the GPU, for `Judge`. Raises `MachineError` where there is none."""
+    outputs, hits = open_engine().run(program, inputs, sizes)
+    return Result(outputs, [Fault(span, buffer, count) for buffer, span, count in hits])
+
+
+class Judge:
+    """Compares programs that shall mean the same as a lowered one, on one set of inputs.
+
+    `runner` runs those programs in place of the reference; their results are then held against the bounds alone.
+    """
+
+    def __init__(self, program: Program, bound: Bound, limit: int = 1 << 28, ways: Sequence[Online] = WAYS,
+                 watch: bool = True, runner: Runner | None = None) -> None:  # fmt: skip
         self.program, self.bound, self.limit, self.ways = program, bound, limit, ways
-        self.watch = watch
+        self.watch, self.runner = watch, runner
         self.arrays: dict[str, Array] = dict(bound.inputs)
         self.result = self._run(program, 0, None)
         self._bounded: dict[str, Bounded] | None = None
@@ -89,6 +101,8 @@ class Judge:
         self.arrays |= stage.notes.get("frozen", {})
         if not stage.changed:
             return Verdict(), before
+        if self.runner is not None:
+            return self.judge_elsewhere(stage.program, self.runner, before)
         tiled = any(s.origin == "plan" for s in stage.program.sizes)
         found, verdict = before, Verdict()
         try:
@@ -105,6 +119,14 @@ class Judge:
         except CompilerError as why:
             return Verdict(why.message), before
         return verdict, found
+
+    def judge_elsewhere(self, program: Program, runner: Runner, before: Result) -> tuple[Verdict, Result]:
+        """The verdict on what another back end makes of a program, and its results."""
+        try:
+            found = runner(program, self._inputs(program), self.bound.sizes)
+        except CompilerError as why:
+            return Verdict(why.message), before
+        return self._compare(found, before, True), found
 
     def _compare(self, found: Result, before: Result, rounds: bool) -> Verdict:
         if bool(found.faults) != bool(before.faults):
@@ -166,9 +188,9 @@ class Jury:
     Sets after the first are left out where an access of the lowered program goes outside its array on them.
     """
 
-    def __init__(self, program: Program, data: Data, limit: int = 1 << 28) -> None:
+    def __init__(self, program: Program, data: Data, limit: int = 1 << 28, runner: Runner | None = None) -> None:
         draws = (Draw(data),) if isinstance(data, Bound) else tuple(data)
-        judges = [Judge(program, d.bound, limit, FEW_WAYS if k else WAYS, not k) for k, d in enumerate(draws)]
+        judges = [Judge(program, d.bound, limit, FEW_WAYS if k else WAYS, not k, runner) for k, d in enumerate(draws)]
         sat = [(j, d.kind) for k, (j, d) in enumerate(zip(judges, draws, strict=True)) if k == 0 or not j.result.faults]
         self.judges = tuple(j for j, _ in sat)
         self.kinds = tuple(kind for _, kind in sat)
@@ -181,6 +203,12 @@ class Jury:
         Lowering may know more: a passed-on shape has conditions that are met by how it was made.
         """
         return next(violations(self.judges[0].program, ranges=True), None) is None
+
+    def judge_lowered(self) -> Verdict:
+        """The verdict on the lowered program itself, where another back end runs the programs."""
+        program = self.judges[0].program
+        stage = Stage("lower", program, True, 0.0)
+        return self.judge(stage, self.results)[0] if self.judges[0].runner else Verdict()
 
     def judge(self, stage: Stage, before: Sequence[Result]) -> tuple[Verdict, tuple[Result, ...]]:
         """The verdict on a stage, with the first problem, and its results on each set; `before` are those of the stage
@@ -236,7 +264,8 @@ def first_sizes(data: Data) -> dict[str, int]:
 
 
 def every_pass(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "default",
-               options: Options | None = None, *, ranges: bool = True) -> Iterator[Row]:  # fmt: skip
+               options: Options | None = None, *, ranges: bool = True,
+               runner: Runner | None = None) -> Iterator[Row]:  # fmt: skip
     """Run passes one by one and judge each; the last row is the first that does not agree, if one does not.
 
     Programs are verified after each pass (with `ranges` every access is proved in range again). The sizes that the cost
@@ -244,8 +273,13 @@ def every_pass(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "def
     """
     chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
     options = options or Options(sizes=first_sizes(data))
-    jury = Jury(lowered.program, data)
+    jury = Jury(lowered.program, data, runner=runner)
     program, results = lowered.program, jury.results
+    if runner is not None:
+        row = Row("lower", Stage("lower", program, True, 0.0), jury.judge_lowered())
+        yield row
+        if not row.agrees:
+            return
     for p in chosen:
         row, results = attempt(p, program, options, jury, results, ranges=ranges)
         yield row

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from loopfuse.agreement import Data, Jury, attempt, unverified
+from loopfuse.agreement import Data, Jury, Runner, attempt, unverified
 from loopfuse.backends.reference import Result
 from loopfuse.bind import Bound
 from loopfuse.draws import Draw, sizes_of
@@ -42,14 +42,19 @@ class Culprit:
 
 
 def bisect(lowered: Lowered, data: Data, pipeline: str | Iterable[Pass] = "default",
-           options: Options | None = None, progress: Progress | None = None) -> Culprit | None:  # fmt: skip
+           options: Options | None = None, progress: Progress | None = None,
+           runner: Runner | None = None) -> Culprit | None:  # fmt: skip
     """The first pass, and in it a step, after which the program is not valid or gives other results; None: all agree.
 
     Results are judged on every set of `data`, as by `agreement.every_pass`. The passes run once for the sizes of each
-    set, which the cost model is told.
+    set, which the cost model is told. With a `runner` it is another back end's results that are judged, first of the
+    lowered program.
     """
     chosen = selection(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
-    jury = Jury(lowered.program, data)
+    jury = Jury(lowered.program, data, runner=runner)
+    verdict = jury.judge_lowered()
+    if verdict.problem:
+        return Culprit("lower", verdict.problem, False, None, 0, "", lowered.program, None, verdict.data)
     told = sizes_of((Draw(data),) if isinstance(data, Bound) else data)
     for turn, sizes in enumerate(told):
         program, results = lowered.program, jury.results

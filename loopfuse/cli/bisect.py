@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from loopfuse import driver
+from loopfuse.agreement import on_gpu
 from loopfuse.bind import Given
 from loopfuse.bisect import Culprit, bisect
-from loopfuse.cli import arguments
+from loopfuse.cli import arguments, backends
 from loopfuse.cli.frame import FAILED, OK, Context
 from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.draws import Draw, told
@@ -18,7 +19,8 @@ from loopfuse.views.diff import diff, text
 ABOUT = """Find the first pass after which the script gives other results than as it was lowered, or whose program is
 not valid, and in this pass the one rule application or decision that does it, shown as a diff. Data as for `loopfuse
 check`: given, named by `from`, or made up; what is made up is tried as ordinary numbers, as zeros and ties, with
-infinities and NaN, and at equal extents and extents of 1. Exit code 3 when a pass is found."""
+infinities and NaN, and at equal extents and extents of 1. With `--backend cuda` every program runs on the GPU, and is
+held against the lowered program on the reference interpreter. Exit code 3 when a pass is found."""
 
 
 def main(argv: list[str], context: Context) -> int:
@@ -28,6 +30,7 @@ def main(argv: list[str], context: Context) -> int:
     parser.add_argument("inputs", nargs="*", metavar="NAME=VALUE", help="a file, a generator or a number")
     arguments.add_data(parser)
     arguments.add_passes(parser)
+    backends.add_backend(parser, "reference")
     options = parser.read(argv, context)
     sizes = arguments.integers(parser, options.sizes, "-D")
     params = arguments.numbers(arguments.split_pairs(parser, options.param, "-p"))
@@ -40,11 +43,12 @@ def main(argv: list[str], context: Context) -> int:
     )
     dims = arguments.integers(parser, options.dims, "--dims")
     selection(options.passes)
+    runner = on_gpu if backends.settled(options.backend, context) == "cuda" else None
     given = Given(inputs, params, dims, options.seed, options.limit, fill=True)
     data, frozen = driver.trial_data(checked.typed, given, arguments.names(options.freeze))
     lowered = driver.lower_program(checked.typed)
     with driver.guard("bisect"), context.terminal.progress("bisect") as progress:
-        found = bisect(lowered, data, options.passes, Options(frozen=frozen), progress)
+        found = bisect(lowered, data, options.passes, Options(frozen=frozen), progress, runner)
     _report(context, found, options.script, data)
     return FAILED if found else OK
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from loopfuse import driver
-from loopfuse.agreement import Row, every_pass
+from loopfuse.agreement import Row, Runner, every_pass, on_gpu
 from loopfuse.bind import Given
-from loopfuse.cli import arguments
+from loopfuse.cli import arguments, backends
 from loopfuse.cli.frame import FAILED, OK, USER, Context
 from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.diag import UserError
-from loopfuse.draws import Draw
+from loopfuse.draws import Draw, told
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.passes import Options, selection
+from loopfuse.views.compared import bounded, compare, compared_table, mismatches
 from loopfuse.views.tables import duration, table
 
 ABOUT = """Report every error of the scripts. Unless --static, also run them and evaluate their `check` statements: on
@@ -23,7 +25,8 @@ the inputs given (as for `loopfuse run`), else on those named by `from`, else on
 keep to the domains and requirements. Exit code 3 when a check fails. With --every-pass the loop IR is also run after
 each pass, and the first pass whose results differ is named (code 3): bit for bit where nothing rounds, else within the
 derived bound; what is decided by a rounding error is counted as undecided. Made-up data is then also tried with ties,
-with infinities and NaN, at equal extents and at extents of 1."""
+with infinities and NaN, at equal extents and at extents of 1. On a GPU (`--backend`) results are also held against those
+of the reference interpreter, on the same sets of data."""
 
 
 def main(argv: list[str], context: Context) -> int:
@@ -34,6 +37,7 @@ def main(argv: list[str], context: Context) -> int:
     parser.add_argument("--every-pass", action="store_true", help="run the loop IR after every pass, and compare")
     arguments.add_data(parser)
     arguments.add_passes(parser)
+    backends.add_backend(parser)
     options = parser.read(argv, context)
     scripts = [w for w in options.words if "=" not in w]
     if not scripts:
@@ -44,6 +48,8 @@ def main(argv: list[str], context: Context) -> int:
     selection(options.passes)
     if options.every_pass and options.static:
         parser.error("--static runs nothing, so --every-pass cannot compare")
+    if not options.static:
+        options.backend = backends.settled(options.backend, context)
     return max(_check(parser, options, script, assigned, context) for script in scripts)
 
 
@@ -84,7 +90,7 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
         sizes = dims if made else bound.sizes
         chosen = Options(sizes=sizes, frozen=driver.frozen_arrays(typed, bound, arguments.names(options.freeze)))
         optimised = driver.optimise(lowered, chosen, "none" if options.every_pass else options.passes)
-        outcome = driver.execute(optimised, bound, limit=options.limit, progress=progress)
+        outcome = driver.execute(optimised, bound, backend=options.backend, limit=options.limit, progress=progress)
         failed = driver.failed_checks(typed, bound, outcome)
     if made:
         shown = ", ".join(f"{s.id} = {bound.sizes[s.id]}" for s in typed.sizes if s.origin == "shape")
@@ -95,18 +101,44 @@ def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str
     terminal.result(f"{script}: {'failed' if failed else 'ok'}, {held}")
     terminal.record({"kind": "check", "script": script, "ok": not failed, "static": False, "checks": count,
                      "failed": len(failed), "made_up": made})  # fmt: skip
-    if not options.every_pass:
-        return FAILED if failed else OK
-    data, _ = driver.trial_data(typed, given, arguments.names(options.freeze))
-    agreed = _every_pass(script, lowered, data, options.passes, chosen, context)
+    agreed = True
+    if options.every_pass or options.backend == "cuda":
+        data, _ = driver.trial_data(typed, given, arguments.names(options.freeze))
+        if options.backend == "cuda":
+            agreed = _against_reference(script, lowered, data, options, chosen, context)
+        if options.every_pass:
+            runner = on_gpu if options.backend == "cuda" else None
+            agreed = _every_pass(script, lowered, data, options.passes, chosen, context, runner) and agreed
     return FAILED if failed or not agreed else OK
 
 
+def _against_reference(script: str, lowered: driver.Lowered, data: Sequence[Draw], options: argparse.Namespace,
+                       chosen: Options, context: Context) -> bool:  # fmt: skip
+    """Hold what the GPU computes against the reference, on each set of data; whether all agree."""
+    for number, draw in enumerate(data):
+        optimised = driver.optimise(lowered, replace(chosen, sizes=draw.bound.sizes), options.passes)
+        try:
+            outcome = driver.execute(optimised, draw.bound, backend="cuda")
+        except UserError as why:
+            if number and all(d.code == "LF0704" for d in why.diagnostics):
+                continue  # data that the script is not made for
+            raise
+        found = compare(lowered, bounded(lowered, draw.bound, options.limit), outcome.buffers)
+        for line in compared_table(found) if not number else ():
+            context.terminal.result(line)
+        for one in found:
+            context.terminal.record({"kind": "compared", "script": script, "data": told(draw), **one.as_record()})
+        if wrong := mismatches(found):
+            context.terminal.result(f"{script}: {wrong[0]}\non data of {told(draw)}")
+            return False
+    return True
+
+
 def _every_pass(script: str, lowered: driver.Lowered, data: Sequence[Draw], passes: str, chosen: Options,
-                context: Context) -> bool:  # fmt: skip
+                context: Context, runner: Runner | None) -> bool:  # fmt: skip
     """Compare the results after every pass; whether all agree."""
     with driver.guard("every-pass"):
-        rows = list(every_pass(lowered, data, passes, chosen))
+        rows = list(every_pass(lowered, data, passes, chosen, runner=runner))
     header = ("pass", "changed", "agrees", "worst error", "undecided", "time")
     for line in table(header, [_line(row) for row in rows], right="   rrr"):
         context.terminal.result(line)

@@ -1,48 +1,47 @@
-"""`loopfuse doctor`: what this installation has and lacks. It changes nothing and starts no GPU."""
+"""`loopfuse doctor`: what this installation has and lacks. It compiles and runs small programs, and keeps measurements."""
 
 from __future__ import annotations
 
-import ctypes.util
 import os
 import platform
-import shutil
 import sys
-from dataclasses import dataclass
 from importlib import metadata, resources, util
 from pathlib import Path
 
 from loopfuse import __version__
 from loopfuse.cli import arguments
+from loopfuse.cli.examining import Finding, findings
 from loopfuse.cli.frame import MACHINE, OK, Context
 from loopfuse.frontend.lalr import cache_folder
 from loopfuse.memory import free_memory, show_bytes
 
-ABOUT = """Report versions, packages, GPU libraries and folders. Exit code 4 when something that is needed is absent."""
+ABOUT = """Report versions, packages, folders, and the GPU side: driver, compiler, a context, programs that are compiled
+and run, what was compiled before, and what the cost model reckons with. Exit code 4 when something that is needed is
+absent or broken; a machine without a GPU needs nothing of the GPU side."""
 
 NEEDED = ("numpy", "ml_dtypes", "lark", "rich", "safetensors", "pillow")
 OPTIONAL = {"pycuda": "pycuda", "cuda-bindings": "cuda.bindings", "nvidia-cuda-nvrtc": "nvidia.cu13"}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A line of the report; `ok` is None for what is absent and not needed."""
-
-    subject: str
-    value: str
-    ok: bool | None = True
-
-
 def main(argv: list[str], context: Context) -> int:
     """Run the command; returns the exit code."""
-    arguments.Parser("doctor", ABOUT).read(argv, context)
-    findings = [*_basics(), *_packages(), *_gpu(), *_parts(), _cache()]
-    width = max(len(f.subject) for f in findings)
-    for finding in findings:
-        mark = {True: "ok", False: "MISSING", None: "-"}[finding.ok]
+    parser = arguments.Parser("doctor", ABOUT)
+    parser.add_argument(
+        "--measure", action="store_true", help="measure the GPU, for the cost model, and keep the figures"
+    )
+    options = parser.read(argv, context)
+    found = [*_basics(), *_packages(), *_imports(), *_parts(), _cache()]
+    with context.terminal.progress("doctor") as progress:
+        for number, finding in enumerate(findings(options.measure)):
+            found.append(finding)
+            progress(min(0.9, number / 20))
+    width = max(len(f.subject) for f in found)
+    for finding in found:
+        mark = {True: "ok", False: "WRONG", None: "-"}[finding.ok]
         context.terminal.result(f"{mark:<8}{finding.subject:<{width}}  {finding.value}")
         context.terminal.record({"kind": "doctor", "subject": finding.subject, "value": finding.value,
                                  "ok": finding.ok})  # fmt: skip
-    return MACHINE if any(f.ok is False for f in findings) else OK
+    return MACHINE if any(f.ok is False for f in found) else OK
 
 
 def _basics() -> list[Finding]:
@@ -68,20 +67,10 @@ def _versions(names: tuple[str, ...] | dict[str, str]) -> list[tuple[str, str | 
     return found
 
 
-def _gpu() -> list[Finding]:
-    """Libraries by name only: nothing is loaded, since loading a driver can take seconds."""
-    driver = ctypes.util.find_library("cuda")
-    nvcc = shutil.which("nvcc")
-    findings = [
-        Finding(
-            "GPU driver", driver or "no libcuda (programs run on the reference interpreter)", True if driver else None
-        ),
-        Finding("nvcc", nvcc or "not on PATH (optional)", True if nvcc else None),
-    ]
-    for package, module in OPTIONAL.items():
-        there = _importable(module)
-        findings.append(Finding(f"import {module}", "yes" if there else f"no ({package})", True if there else None))
-    return findings
+def _imports() -> list[Finding]:
+    """Packages for the GPU, found and not loaded."""
+    found = [(package, module, _importable(module)) for package, module in OPTIONAL.items()]
+    return [Finding(f"import {m}", "yes" if t else f"no ({p})", True if t else None) for p, m, t in found]
 
 
 def _importable(module: str) -> bool:
