@@ -5,15 +5,18 @@ Where a thread's part of the row fits its registers, everything is read once, be
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
+from loopfuse.emit.approx import approximations
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.code import Launch, ceil_div, grid
 from loopfuse.emit.rows_fit import Fit, choose, known_lengths, streaming
-from loopfuse.emit.rows_shape import Shape, parse
+from loopfuse.emit.rows_keep import keep
+from loopfuse.emit.rows_shape import Shape, parse, settled
 from loopfuse.emit.rows_stream import Streams, once, streamable
 from loopfuse.emit.rows_write import Rows
-from loopfuse.ir import Loop, Store
+from loopfuse.ir import Let, Loop, Store
 from loopfuse.sizes import ONE
 from loopfuse.walking import walk
 
@@ -32,15 +35,40 @@ def emit(job: Job) -> Emitted | Declined:
                 return Declined(f"the array accumulator `{acc.id}` is too large for registers")
             if acc.shape and acc.repair is not None:
                 return Declined(f"the array accumulator `{acc.id}` has a repair")
+    return _in_registers(shape) or _through_memory(shape)
+
+
+def _in_registers(shape: Shape) -> Emitted | None:
+    """With the row in registers, where it fits and is not read once only."""
+    job = shape.job
     lengths = known_lengths(shape)
-    fit = choose(shape, lengths, 0) if lengths is not None else None
-    if fit is not None and (fit.blocks == 1 or not once(shape)):
-        return _emitted(shape, fit, Rows(job.writer(), shape, fit))
+    if lengths is None:
+        return None
+    around = [s for b in shape.bands for s in b.body if isinstance(s, Let)]
+    exact = [replace(s, accs=tuple(replace(a, repair=None) for a in s.accs)) if isinstance(s, Loop) else s
+             for s in shape.body]  # fmt: skip
+    near = approximations((*shape.tops, *around, *exact), job.buffers, job.target.numerics, job.ask.local)
+    found = keep(shape, near)
+    kept = settled(shape, found.body) if found.lets else shape
+    for option, lets in ((kept, found.lets), (shape, {})) if isinstance(kept, Shape) else ((shape, {}),):
+        fit = choose(option, lengths, [line.number for line in lets.values()])
+        if fit is not None and (fit.blocks == 1 or not once(option)):
+            rows = Rows(job.writer(), option, fit)
+            rows.spelled(near, lets)
+            return _emitted(option, fit, rows)
+    return None
+
+
+def _through_memory(shape: Shape) -> Emitted | Declined:
+    """With the row in memory, read by every loop."""
+    job = shape.job
     why = streamable(shape)
     if why:
         return Declined(why)
     fit = streaming(shape)
-    return _emitted(shape, fit, Streams(job.writer(), shape, fit))
+    rows = Streams(job.writer(), shape, fit)
+    rows.spelled(approximations(job.kernel.body, job.buffers, job.target.numerics, job.ask.local))
+    return _emitted(shape, fit, rows)
 
 
 def _emitted(shape: Shape, fit: Fit, rows: Rows) -> Emitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -20,6 +20,7 @@ MOST_BLOCK = 512  # threads of a block, while more blocks can share the row
 LARGEST_BLOCK = 1024
 PORTABLE_CLUSTER = 8
 MOST_ELEMENTS = 64  # of a row that a thread goes through without a loop
+FEW_ELEMENTS = 16  # a thread, where there are few rows: more are shared with another block
 EXTRA_REGISTERS = 30  # beside the row: addresses, accumulators, an element in the making
 LANES_TARGET = 8  # threads side by side on a row, for accesses of whole cache lines
 
@@ -61,8 +62,11 @@ def _width(shape: Shape, run: Run) -> int:
     return gcd(width, *(multiple(shape, p) for p in lengths))
 
 
-def fits(shape: Shape, lengths: dict[Run, int], kept: int) -> Iterator[Fit]:
-    """Ways to keep a row in registers, from few threads a row to many; `kept` values of an element stay beside it."""
+def fits(shape: Shape, lengths: dict[Run, int], kept: Sequence[int] = ()) -> Iterator[Fit]:
+    """Ways to keep a row in registers, from few threads a row to many.
+
+    A value of each element stays from the loops with the numbers `kept` on.
+    """
     width = widths(shape)
     rows = shape.target.number(shape.rows)
     device = shape.job.target.device
@@ -94,7 +98,7 @@ def _ladder(cluster: int) -> Iterator[tuple[int, int]]:
         blocks *= 2
 
 
-def choose(shape: Shape, lengths: dict[Run, int], kept: int) -> Fit | None:
+def choose(shape: Shape, lengths: dict[Run, int], kept: Sequence[int] = ()) -> Fit | None:
     """The first way that fits, with enough vectors at once and enough threads side by side."""
     longest = max(lengths, key=lambda run: lengths[run])
     budget = shape.job.budget - EXTRA_REGISTERS
@@ -112,7 +116,8 @@ def choose(shape: Shape, lengths: dict[Run, int], kept: int) -> Fit | None:
         if fit.threads < WARP and vectors > MOST_VECTORS:
             continue
         few = rows is not None and rows * fit.blocks < units and fit.threads >= WARP
-        if few and vectors > 1 and fit.sharing * width * 2 <= lengths[longest]:
+        worth = 2 if fit.threads < MOST_BLOCK else FEW_ELEMENTS
+        if few and vectors * width >= worth and vectors > 1:
             continue
         return fit
     return None
@@ -136,9 +141,10 @@ def streaming(shape: Shape) -> Fit:
     return Fit(threads, blocks, threads * together, together, width)
 
 
-def words(shape: Shape, fit: Fit, kept: int) -> int:
+def words(shape: Shape, fit: Fit, kept: Sequence[int]) -> int:
     """The most 32-bit words of a row that a thread holds at once: streams from where they are loaded to their last use."""
     most = 0
+    main = max(fit.vectors[run] * fit.width[run] for run in fit.vectors)
     for line in shape.lines.values():
         held = 0.0
         for s in shape.streams.values():
@@ -146,9 +152,9 @@ def words(shape: Shape, fit: Fit, kept: int) -> int:
             since = s.stored if s.stored >= 0 else 0 if s.row else line.number
             mine = since <= line.number <= until and (s.row or s.first <= line.number)
             held += _words(s, fit) * (1.0 if s.row or s.stored >= 0 else 0.5) if mine else 0.0
-        most = max(most, int(held))
-    main = max(fit.vectors, key=lambda run: fit.vectors[run] * fit.width[run])
-    return max(most, kept * fit.vectors[main] * fit.width[main])
+        before = sum(home < line.number for home in kept)
+        most = max(most, int(held) + before * main, (before + kept.count(line.number)) * main)
+    return most
 
 
 def _words(s: Stream, fit: Fit) -> float:

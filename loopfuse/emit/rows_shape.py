@@ -180,7 +180,14 @@ def parse(job: Job) -> Shape | Declined:
     if not bands:
         return Declined("there is no loop over rows")
     shape = Shape(job, tops, tuple(bands), tuple(d for b in bands for d in b.dims), bands[-1].body)
-    return _rows(shape) or _loops(shape) or _accesses(shape) or shape
+    return _rows(shape) or settled(shape)
+
+
+def settled(shape: Shape, body: Sequence[Stmt] | None = None) -> Shape | Declined:
+    """The shape with its loops and streams, or with those of other statements that do the same."""
+    if body is not None:
+        shape = Shape(shape.job, shape.tops, shape.bands, shape.dims, tuple(body))
+    return _loops(shape) or _accesses(shape) or shape
 
 
 def _rows(shape: Shape) -> Declined | None:

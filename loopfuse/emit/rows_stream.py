@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from loopfuse.emit.merging import aliases, value
 from loopfuse.emit.rows_fit import MOST_VECTORS, STREAM_VECTORS_MANY, Fit
-from loopfuse.emit.rows_shape import Line, Run, Shape
+from loopfuse.emit.rows_shape import Line, Run, Shape, Stream
 from loopfuse.emit.rows_write import Part, Rows, counted
 from loopfuse.emit.slices import levels, prune
 from loopfuse.emit.writer import Writer, c_type, state_type
@@ -30,6 +30,10 @@ class Streams(Rows):
 
     def ahead(self) -> None:
         """Nothing is loaded before it is used."""
+
+    def keeps(self, stream: Stream) -> bool:
+        """Whether a stored vector is read again by the same loop; others read it from memory."""
+        return stream.stored in stream.readers
 
     def loop_over(self, loop: Loop) -> None:
         """A loop without accumulators."""

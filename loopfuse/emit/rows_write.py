@@ -4,16 +4,19 @@ the row one after another."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+from loopfuse.dtypes import BF16, F32
+from loopfuse.emit.approx import Approximations
 from loopfuse.emit.rows_fit import WARP, Fit
 from loopfuse.emit.rows_join import Joins
+from loopfuse.emit.rows_keep import KEPT
 from loopfuse.emit.rows_shape import Line, Run, Shape, Stream
 from loopfuse.emit.slices import levels, prune
 from loopfuse.emit.writer import HALVES, Place, Writer, c_type, storage
-from loopfuse.ir import Acc, Const, Let, Load, Loop, Stmt, Store
+from loopfuse.ir import Acc, Const, Expr, Let, Load, Loop, Op, Ref, Stmt, Store
 from loopfuse.walking import own, walk
 
 MOST_UNROLLED = 16  # iterations of a nested loop that are written out by the compiler
@@ -52,9 +55,43 @@ class Rows(Joins):
         self.part: Part | None = None
         self.fetched: set[Stream] = set()
         self.lane = self.live = ""
+        self.before: list[str] = []  # lines that a sweep wants before it
         self.nested = 0
         self.hoisted: set[str] = set()
+        self.kept: dict[str, str] = {}  # arrays of kept values, by the let; "" where not yet written
+        self.inverses: dict[str, tuple[str, str]] = {}
         writer.hook = self.loaded
+
+    def spelled(self, approximate: Approximations, kept: Collection[str] = ()) -> None:
+        """Approximations to use, and lets whose values stay."""
+        self.kept = dict.fromkeys(kept, "")
+
+        def near(op: Op) -> tuple[str, tuple[Expr, ...]] | None:
+            found = approximate(op)
+            if found is not None and op.op == "div" and isinstance(op.args[1], Ref) and self.at is not None:
+                inverse = self.inverse(op.args[1])
+                return (f"({{0}} * {inverse[0]} * {inverse[1]})", op.args[:1]) if inverse else found
+            return found
+
+        self.w.near = near
+
+    def inverse(self, divisor: Ref) -> tuple[str, str] | None:
+        """Factors that together divide by a value of the row; the second one is for divisors near the ends of the range."""
+        at = self.at
+        assert at is not None
+        inner = {s.id for s in walk(at.line.loop.body) if isinstance(s, Let)}
+        if divisor.dtype != F32 or divisor.id in inner or divisor.id in {a.id for a in at.line.loop.accs}:
+            return None
+        if divisor.id not in self.inverses:
+            w, name = self.w, self.w.expr(divisor)
+            scale, inverse = w.names.fresh(f"{divisor.id}.scale"), w.names.fresh(f"{divisor.id}.inverse")
+            self.inverses[divisor.id] = inverse, scale
+            self.before += [
+                f"const float {scale} = fabsf({name}) > 0x1p126f ? 0x1p-64f : "
+                f"{name} != 0.0f && fabsf({name}) < 0x1p-126f ? 0x1p64f : 1.0f;",
+                f"const float {inverse} = 1.0f / ({name} * {scale});",
+            ]
+        return self.inverses[divisor.id]
 
     # -- the row ------------------------------------------------------------------------------------------------------
 
@@ -192,7 +229,8 @@ class Rows(Joins):
         self.fetched.add(stream)
         self.w.line(f"lf_vec<{storage(stream.buffer.dtype)}, {width}> {stream.name}[{count}];")
         with self.vectors(stream.run, f"{stream.buffer.id}.at") as (v, p):
-            self.w.line(f"{stream.name}[{v}] = lf_read<{width}, {self.piece(stream)}>({self.address(stream, p)});")
+            read = "lf_read" if stream.stored < 0 else "lf_peek"  # of what this kernel writes there may be an old copy
+            self.w.line(f"{stream.name}[{v}] = {read}<{width}, {self.piece(stream)}>({self.address(stream, p)});")
 
     def piece(self, stream: Stream) -> int:
         """Bytes that are moved at once."""
@@ -249,7 +287,13 @@ class Rows(Joins):
                 stream.name = w.names.fresh(f"{stream.buffer.id}.row")
                 self.fetched.add(stream)
                 kind, width = storage(stream.buffer.dtype), self.fit.width[run]
-                w.line(f"lf_vec<{kind}, {width}> {stream.name}[{self.fit.vectors[run]}];")
+                count = self.part.count if self.part else self.fit.vectors[run]
+                w.line(f"lf_vec<{kind}, {width}> {stream.name}[{count}];")
+        for let in body:
+            if isinstance(let, Let) and self.kept.get(let.id) == "":
+                name = self.kept[let.id] = w.names.fresh(f"{let.id}.kept")
+                w.line(f"lf_vec<{c_type(let.value.dtype)}, {self.fit.width[run]}> {name}[{self.fit.vectors[run]}];")
+        top, level = len(w.lines), w.depth
         stem = f"{line.loop.dims[-1].id}.at" if len(line.loop.dims) == 1 else "at"
         with self.vectors(run, stem) as (v, p):
             start, depth = len(w.lines), w.depth
@@ -261,6 +305,8 @@ class Rows(Joins):
             for stream, name in at.put.items():
                 self.put(stream, name)
             self.at = None
+        w.lines[top:top] = ["  " * level + text for text in self.before]
+        self.before.clear()
 
     def elements(self, line: Line, body: Sequence[Stmt]) -> None:
         """A loop's body at each element of a vector."""
@@ -318,6 +364,8 @@ class Rows(Joins):
     def loaded(self, load: Load) -> str | None:
         """An element that is in registers already."""
         at = self.at
+        if at is not None and load.buffer.startswith(KEPT):
+            return f"{self.kept[load.buffer.removeprefix(KEPT)]}[{at.v}].v[{at.k}]"
         stream = self.shape.find(load, at.line) if at is not None else None
         if at is None or stream is None:
             return None
@@ -328,11 +376,18 @@ class Rows(Joins):
                 stream.buffer.dtype
             ) else self.w.fetched(text, place)  # fmt: skip
         if stream in self.fetched:
-            return self.w.fetched(f"{stream.name}[{at.v}].v[{at.k}]", place)
+            return self.element(stream, f"{stream.name}[{at.v}]")
         name = at.peeked.get(stream)
         if name is None:
             name = at.peeked[stream] = self.w.names.fresh(f"{stream.buffer.id}.part")
-        return self.w.fetched(f"{name}.v[{at.k}]", place)
+        return self.element(stream, name)
+
+    def element(self, stream: Stream, vector: str) -> str:
+        """The value of the element that the thread stands at, in a vector."""
+        assert self.at is not None
+        if stream.buffer.dtype == BF16 and self.fit.width[stream.run] > 1:
+            return f"lf_bf16_at({vector}, {self.at.k})"
+        return self.w.fetched(f"{vector}.v[{self.at.k}]", Place("", (), stream.buffer.dtype))
 
     def peek(self, stream: Stream, name: str, p: str) -> str:
         """A vector that rows share, from a cache."""
@@ -353,6 +408,12 @@ class Rows(Joins):
             if stream.buffer.dtype in HALVES and self.fit.width[stream.run] > 1
             else storage(stream.buffer.dtype)
         )
+
+    def let(self, stmt: Let) -> None:
+        """A name for a value, which a later loop may find again."""
+        super().let(stmt)
+        if self.at is not None and stmt.id in self.kept:
+            self.w.line(f"{self.kept[stmt.id]}[{self.at.v}].v[{self.at.k}] = {self.w.names(stmt.id)};")
 
     def store(self, stmt: Store) -> None:
         """A write of an element, into a vector in the making or to memory; or an absorption."""

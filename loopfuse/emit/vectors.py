@@ -92,6 +92,10 @@ VECTORS: dict[str, str] = {
   for (int k = 0; k < N / 2; ++k) r.w[k] = lf_bf16x2(x.v[2 * k], x.v[2 * k + 1]);
   return r;
 }""",
+    # An element of a vector of bf16, by one instruction from the word that holds it.
+    "lf_bf16_at": """template <int N> __device__ __forceinline__ float lf_bf16_at(const lf_vec<unsigned short, N>& x, int k) {
+  return __uint_as_float(k & 1 ? x.w[k / 2] & 0xffff0000u : x.w[k / 2] << 16);
+}""",
     "lf_f16x2": """__device__ __forceinline__ unsigned int lf_f16x2(float low, float high) {
   unsigned int r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
