@@ -53,6 +53,8 @@ class Form:
         self.made = operands.made(shape.width)
         self.w: Writer = study.job.writer()
         self.w.near = approximations(study.body, study.job.buffers, study.target.numerics)
+        for axis in study.axes:
+            self.w.names(axis.id)  # a name that the writer knows is no size
         self.serial = Serial(self.w)
         self.width, self.cached = shape.width, cached
         self.packed = [o for o in self.made if o.store and o.kind == "vector"] if shape.width > 1 else []
@@ -278,8 +280,7 @@ class Form:
             self.at[atom] = w.alias[atom] = text
         loads = [o for o in self.made if not o.store and o.stage is not None]
         early = [o for o in loads if o.needs <= common and o.stage == 0] if count > 1 else []
-        for operand in early:
-            self.load(operand, "", declare=True)
+        self.load_all(early)
         late = [o for o in loads if o not in early]
         if count == 1:
             coordinates("0")
@@ -290,19 +291,34 @@ class Form:
         for stage in sorted({o.stage or 0 for o in late}):
             with self.unrolled("u", count):
                 coordinates("u")
-                for operand in late:
-                    if operand.stage == stage:
-                        self.load(operand, "[u]", declare=False)
+                self.load_all([o for o in late if o.stage == stage], "[u]")
         with self.unrolled("u", count):
             coordinates("u")
             self.body()
 
     def one(self, sub: str, loads: list[Operand] | None = None) -> None:
         """One vector, or with width 1 one element, at the present place: its loads and its statements."""
-        for operand in self.made if loads is None else loads:
-            if not operand.store and operand.stage is not None:
+        wanted = [o for o in (self.made if loads is None else loads) if not o.store and o.stage is not None]
+
+        def both() -> None:
+            for operand in wanted:
                 self.load(operand, sub, declare=True)
-        self.body()
+            self.body(declared=True)
+
+        if self.width == 1:
+            self.indices(both)
+        else:
+            self.load_all(wanted, sub, declare=True)
+            self.body()
+
+    def load_all(self, operands: list[Operand], sub: str = "", declare: bool | None = None) -> None:
+        """Operands into registers, before them the indices that their subscripts mention."""
+
+        def write() -> None:
+            for operand in operands:
+                self.load(operand, sub, not sub if declare is None else declare)
+
+        self.indices(write)
 
     def unrolled(self, name: str, count: int) -> ExitStack:
         """A loop that is unrolled."""
@@ -327,20 +343,17 @@ class Form:
         )
         vector = operand.kind == "vector" and self.width > 1
 
-        def write() -> None:
-            self.texts.pop(operand.access.key, None)
-            if place is None or (operand.offset is None and not vector):
-                text = w.load(node)
-            elif vector:
-                how = "lf_read" if operand.stream else "lf_peek"
-                text = f"{how}<{self.width}, {operand.piece}>({self.address(operand, place)})"
-                if self.part:
-                    text = f"lf_read_part<{self.width}>({self.address(operand, place)}, {self.part})"
-            else:
-                text = w.fetched(f"{place.pointer}[{self.offset(operand, place)}]", place)
-            w.line(f"{f'const {self.held(operand)} ' if declare else ''}{name}{sub} = {text};", node.span)
-
-        self.indices(write)
+        self.texts.pop(operand.access.key, None)
+        if place is None or (operand.offset is None and not vector):
+            text = w.load(node)
+        elif vector:
+            how = "lf_read" if operand.stream else "lf_peek"
+            text = f"{how}<{self.width}, {operand.piece}>({self.address(operand, place)})"
+            if self.part:
+                text = f"lf_read_part<{self.width}>({self.address(operand, place)}, {self.part})"
+        else:
+            text = w.fetched(f"{place.pointer}[{self.offset(operand, place)}]", place)
+        w.line(f"{f'const {self.held(operand)} ' if declare else ''}{name}{sub} = {text};", node.span)
         found = f"{name}{sub}"
         if vector:
             assert place is not None
@@ -361,8 +374,8 @@ class Form:
         text = self.offset(operand, place)
         return place.pointer if text == "0" else f"{place.pointer} + {text}"
 
-    def body(self) -> None:
-        """The statements for one vector, whose loads are in registers."""
+    def body(self, declared: bool = False) -> None:
+        """The statements for one vector, whose loads are in registers. `declared`: whoever calls declares the indices."""
         w = self.w
         packed = {id(o.access.node): o for o in self.packed} if self.width > 1 else {}
         for operand in packed.values():
@@ -389,7 +402,10 @@ class Form:
                 stack.enter_context(self.unrolled("e", self.width))
             if self.part:
                 stack.enter_context(w.block(f"if (e < {self.part})"))
-            self.indices(write, "e" if self.width > 1 else "")
+            if declared:
+                write()
+            else:
+                self.indices(write, "e" if self.width > 1 else "")
         for operand in packed.values():
             self.put(operand)
 

@@ -198,9 +198,7 @@ class Tile(Form):
             w.line("lf_sync();")
         with self.unrolled("u", SIDE):
             self.coordinates("u")
-            for operand in direct:
-                if operand not in ahead:
-                    self.load(operand, "", declare=True)
+            self.load_all([o for o in direct if o not in ahead])
             self.from_tiles()
             self.body()
         self.turn_out(None)
@@ -218,9 +216,7 @@ class Tile(Form):
             self.coordinates("u")
             self.part = f"(int)lf_least<{w.index}>({SIDE}, {columns} - {self.column})"
             with w.block(f"if ({self.row} < {rows} && {self.column} < {columns})"):
-                for operand in self.made:
-                    if not operand.store and operand.stage is not None:
-                        self.load(operand, "", declare=True)
+                self.load_all([o for o in self.made if not o.store and o.stage is not None])
                 self.from_tiles()
                 self.body()
                 self.part = ""
@@ -248,9 +244,7 @@ class Tile(Form):
         for stage in sorted({o.stage or 0 for o in operands}):
             with self.unrolled("u", SIDE):
                 self.coordinates("u")
-                for operand in operands:
-                    if operand.stage == stage:
-                        self.load(operand, "[u]", declare=False)
+                self.load_all([o for o in operands if o.stage == stage], "[u]")
 
     def fetch(self, operands: list[Operand], place: Callable[[str], None], cut: tuple[str, str] | None) -> None:
         """Squares of operands into registers; `cut`: the extents, where the tile is cut."""
