@@ -45,7 +45,7 @@ TEXTS = {
 #pragma unroll
   for (int k = 0; k < 4; ++k)
     if (at + k * 256 < count)
-      asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
           : "=r"(v[k].x), "=r"(v[k].y), "=r"(v[k].z), "=r"(v[k].w) : "l"(from + at + k * 256));
 #pragma unroll
   for (int k = 0; k < 4; ++k)
