@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from loopfuse import __version__
-from loopfuse.cli import arguments, screen
+from loopfuse.cli import arguments, backends, screen
 from loopfuse.cli.frame import OK, USER, Context
 from loopfuse.cli.terminal import Terminal
 from loopfuse.devices import DEFAULT, device
@@ -54,6 +54,7 @@ def main(argv: list[str], context: Context) -> int:
     parser.add_argument("--plain", action="store_true", help="no editing, no completion, no full screen")
     parser.add_argument("--passes", metavar="LIST", default="default", help="which passes run")
     parser.add_argument("--device", metavar="NAME", default=DEFAULT, help="whose costs decide (default h200)")
+    backends.add_backend(parser)
     options = parser.read(argv, context)
     if options.script == "-":
         parser.error("lines come from stdin already: name a file, or pipe the script itself")
@@ -64,8 +65,12 @@ def main(argv: list[str], context: Context) -> int:
     shell.session.device = device(options.device)
     selection(options.passes)
     shell.session.passes = options.passes
+    if options.backend != "auto":
+        shell.session.backend = backends.settled(options.backend, context)
     if interactive and not terminal.json:
-        terminal.note(f"loopfuse {__version__}   reference backend, costs for {shell.session.device.name}   :help")
+        terminal.note(
+            f"loopfuse {__version__}   {shell.session.backend} backend, costs for {shell.session.device.name}   :help"
+        )
     if options.script is not None:
         opened = shell.open(Path(options.script))
         plain.tell(opened, output)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loopfuse import devices, driver
 from loopfuse.diag import Source, UserError, error
-from loopfuse.repl import docs, looking
+from loopfuse.repl import docs, kernels, looking
 from loopfuse.repl.replies import Reply, reply
 from loopfuse.repl.session import Session
 from loopfuse.repl.words import integers, pairs
@@ -238,9 +238,14 @@ COMMANDS: dict[str, Command] = {
     "why": Command("[A B]", "why two definitions are (not) one kernel; all decisions", looking.show_why),
     "cost": Command("[K]", "estimates for each kernel; one kernel's plan", looking.show_cost),
     "device": Command("[NAME]", "whose costs decide", _device),
+    "cuda": Command("[K]", "the CUDA C of the kernels (`cuda!`: what they call too)", kernels.show_cuda),
+    "ptx": Command("[K]", "their PTX", kernels.show_ptx),
+    "sass": Command("[K]", "their machine code", kernels.show_sass),
+    "backend": Command("[NAME]", "what runs the script: auto, cuda or reference", kernels.set_backend),
     "run": Command("", "run the script: a line an output", _run),
     "check": Command("", "evaluate the script's checks", _check),
     "time": Command("[E]", "how long each stage takes", _time),
+    "bench": Command("", "how long the script takes, again and again", kernels.show_bench),
     "doc": Command("[FN]", "what a function does; all functions", _doc),
     "explain": Command("LFnnnn", "what an error code means", _explain),
     "history": Command("[N]", "the last lines typed", _history),
@@ -249,7 +254,7 @@ COMMANDS: dict[str, Command] = {
 }
 # Where a beginning fits several: the one that is meant most often.
 SHORT = {"h": "help", "s": "step", "d": "diff", "r": "run", "l": "load", "t": "type", "e": "edit", "q": "quit", "p": "passes",
-         "c": "cost", "st": "step", "di": "diff", "re": "reload"}  # fmt: skip
+         "c": "cost", "b": "bench", "sa": "save", "st": "step", "di": "diff", "re": "reload"}  # fmt: skip
 
 
 def find(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from loopfuse.devices import PRESETS
 from loopfuse.diag import LoopfuseError
+from loopfuse.driver import BACKENDS
 from loopfuse.dtypes import DTYPES
 from loopfuse.frontend.check.modules import library
 from loopfuse.frontend.lexemes import INNER_ONLY, STARTERS
@@ -82,6 +83,13 @@ def _typed(session: Session) -> TypedProgram | None:
         return None
 
 
+def _kernels(session: Session) -> list[str]:
+    try:
+        return [k.id for k in session.compiled().optimised.program.kernels]
+    except LoopfuseError:
+        return []
+
+
 def _arguments(command: str, text: str, session: Session) -> Iterator[Candidate]:
     """Completions of a command's argument."""
     if command in ("load", "save"):
@@ -113,6 +121,10 @@ def _names(command: str, session: Session) -> Iterator[tuple[str, str]]:
             if p.kind not in ("input", "param", "size", "fn", "import")
             for n in p.names
         )
+    elif command in ("cuda", "ptx", "sass", "cost"):
+        yield from ((k, "kernel") for k in _kernels(session))
+    elif command == "backend":
+        yield from ((n, "back end") for n in BACKENDS)
     elif command == "device":
         yield from ((n, "device") for n in PRESETS)
     elif command == "doc":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 
-from loopfuse.diag import UserError, error
+from loopfuse.diag import CompilerError, UserError, error
 from loopfuse.ir import Program
 from loopfuse.passes import selection
 from loopfuse.printer import print_program
 from loopfuse.repl.replies import Reply, reply
 from loopfuse.repl.session import Compiled, Session
 from loopfuse.repl.stepper import Stepper
-from loopfuse.views import costs, decisions, listing, passes
+from loopfuse.views import costs, decisions, emitted, listing, passes
 from loopfuse.views.counts import numbers
 from loopfuse.views.diff import Shown, diff
 from loopfuse.views.lines import gutter
@@ -122,6 +122,7 @@ def show_cost(session: Session, argument: str, width: int) -> Reply:
     planned = plan(program, session.device, found.known, found.optimised.stages)
     if not argument:
         foot = costs.foot(program, planned.plans, session.device, planned.sizes, planned.assumed)
+        foot += _writers(found, session)
         return reply(
             [*costs.cost_table(program, planned.plans), *(part for line in foot for part in fill(line, width))]
         )
@@ -129,7 +130,19 @@ def show_cost(session: Session, argument: str, width: int) -> Reply:
     if kernel is None:
         known = ", ".join(k.id for k in program.kernels)
         raise UserError(error("LF0502", f"no kernel is called `{argument}`", notes=[f"there are {known}"]))
-    return reply(costs.kernel_view(program, kernel, planned.plans.get(kernel.id)))
+    wrapped = [part for line in _writers(found, session, kernel.id) for part in fill(line, width)]
+    return reply([*costs.kernel_view(program, kernel, planned.plans.get(kernel.id)), *wrapped])
+
+
+def _writers(found: Compiled, session: Session, kernel: str | None = None) -> list[str]:
+    """Which emitter writes each kernel as CUDA C; nothing for a device that has none."""
+    if session.device.kind != "gpu":
+        return []
+    try:
+        code = emitted.emitted(found.optimised.program, found.known, session.device, not found.known)
+    except CompilerError as why:
+        return [f"there is no CUDA C of this program: {why}"]
+    return emitted.emitters(code, kernel)
 
 
 def show_type(session: Session, argument: str, width: int) -> Reply:

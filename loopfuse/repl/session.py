@@ -78,6 +78,7 @@ class Session:
     last: Array | None = None
     passes: str = "default"
     device: Device = H200
+    backend: str = "auto"
     seed: int = 0
     lines: list[str] = field(default_factory=list)
     told: tuple[object, ...] = ()  # the made-up data that was last told of
@@ -231,7 +232,16 @@ class Session:
         lowered = driver.lower_program(typed, roots=roots, clock=clock)
         options = Options(device=self.device, sizes=bound.sizes)
         optimised = driver.optimise(lowered, options, self.passes, clock)
-        return driver.execute(optimised, bound, clock=clock)
+        return driver.execute(optimised, bound, backend=self.backend, clock=clock)
+
+    def prepared(self) -> tuple[driver.Lowered, Bound, tuple[str, ...]]:
+        """The script as it was lowered, its data, and the inputs whose data was made up. Raises `UserError` LF0209 where
+        it has no output."""
+        typed = self.typed()
+        if not typed.outputs:
+            raise UserError(error("LF0209", "the script has no output", fix="output y = ..."))
+        bound, made = self._bind(typed, {}, None)
+        return driver.lower_program(typed), bound, made
 
     def _bind(self, typed: TypedProgram, arrays: Mapping[str, Array], clock: driver.Clock | None,
               ) -> tuple[Bound, tuple[str, ...]]:  # fmt: skip

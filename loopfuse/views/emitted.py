@@ -87,14 +87,15 @@ def build(program: Program, known: Mapping[str, int], device: Device, *, arch: s
 # -- text -------------------------------------------------------------------------------------------------------------
 
 
-def text(built: Built, kind: Kind, kernel: str | None = None, whole: bool = False) -> str:
-    """The program as text, or the functions of one kernel of the IR. `whole`: the prelude too, of CUDA C.
+def text(built: Built, kind: Kind, kernel: str | None = None, whole: bool = False, more: str = "--all") -> str:
+    """The program as text, or the functions of one kernel of the IR. `whole`: the prelude too, of CUDA C, which else
+    `more` is said to show.
 
     Raises `MachineError` where the text needs what the machine lacks.
     """
     parts = ["\n".join(f"// {line}" for line in head(built, kind))]
     if kind == "cuda" and built.code.prelude:
-        parts.append(built.code.prelude.rstrip("\n") if whole else f"// {_folded(built.code.prelude)}")
+        parts.append(built.code.prelude.rstrip("\n") if whole else f"// {_folded(built.code.prelude, more)}")
     for function, binary in built.chosen(kernel):
         lines = [f"-- {function.name} --", *about(built, function, binary)]
         parts.append("\n".join(f"// {line}" for line in lines) + "\n" + body(built, kind, function, binary))
@@ -164,7 +165,9 @@ def about(built: Built, function: KernelCode, binary: Binary | None) -> list[str
     cluster = f", clusters of {function.cluster}" if function.cluster > 1 else ""
     for launch in launches[:1]:
         again = f", {len(launches)} launches" if len(launches) > 1 else ""
-        lines.append(f"launch    {_grid(launch)} blocks of {function.threads} threads{shared}{cluster}{again}")
+        lines.append(
+            f"launch    {_grid(launch)} block{'s' * (_grid(launch) != '1')} of {function.threads} threads{shared}{cluster}{again}"
+        )
         lines.append(f"arguments {', '.join(map(argument, launch.arguments)) or 'none'}")
     if binary is not None and not binary.ptx:
         spills = f"{binary.spills} bytes of spills" if binary.spills else "no spills"
@@ -192,11 +195,11 @@ def _bytes(count: object) -> str:
     return show_bytes(int(str(count))) if str(count).isdigit() else f"{count} B"
 
 
-def _folded(prelude: str) -> str:
+def _folded(prelude: str, how: str) -> str:
     defining = [line for line in prelude.splitlines() if line[:1] not in ("", " ", "}", "#")]
     names = list(dict.fromkeys(n for line in defining for n in re.findall(r"\b(lf_\w+)\s*\(", line)[:1]))
     more = f", and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"what the kernels call, shown by --all: {', '.join(names[:_LISTED])}{more}" if names else "(prelude)"
+    return f"what the kernels call, shown by {how}: {', '.join(names[:_LISTED])}{more}" if names else "(prelude)"
 
 
 def safe(line: str) -> str:
@@ -222,12 +225,13 @@ def records(built: Built, kind: Kind, kernel: str | None = None) -> Iterator[dic
 
 
 def emitters(code: Code, kernel: str | None = None) -> list[str]:
-    """For each kernel of the IR, or for one, the emitter that took it, and why no faster one did."""
+    """For each kernel of the IR the emitter that took it; of one also why no other did."""
     lines: list[str] = []
     for id, refused in code.refusals.items():
-        if kernel in (None, id):
-            lines.append(f"{id} is written by {_writers(code, id)}")
-            lines += [f"  not {why}" for why in refused]
+        if kernel is None:
+            lines.append(f"{id} is written by {_writers(code, id)}" + f"; {len(refused)} declined" * bool(refused))
+        elif kernel == id:
+            lines += [f"written by {_writers(code, id)}", *(f"  not {why}" for why in refused)]
     return [safe(line) for line in lines]
 
 
