@@ -25,7 +25,7 @@ from loopfuse.sizes import ZERO, Poly
 from loopfuse.walking import own
 
 THREADS, FEWEST = 256, 64
-MOST_VECTORS = 4  # a thread and operand
+MOST_VECTORS, MOST_ELEMENTS = 4, 8  # a thread and operand, the second where elements are taken by themselves
 MOST_HELD = 44  # registers for loaded operands and values of the body
 RESIDENT, ALL_REGISTERS = 1024, 255  # threads of a multiprocessor, which then have 64 registers each
 HEAVY = 25  # operations of a function from which on it may need many registers
@@ -184,7 +184,7 @@ def _patch(columns: int, threads: int) -> tuple[int, int]:
 def _amount(study: Study, operands: Operands, width: int, total: int) -> tuple[int, int]:
     """Threads a block and vectors a thread."""
     held = registers(operands.made(width), width, len(operands.groups))
-    vectors, units = MOST_VECTORS, study.target.device.units
+    vectors, units = MOST_VECTORS if width > 1 else MOST_ELEMENTS, study.target.device.units
     while vectors > 1 and held * vectors + study.job.ask.sketch.live > MOST_HELD:
         vectors //= 2
     while vectors > 1 and (total < THREADS * vectors * units * BLOCKS or study.job.budget < ALL_REGISTERS):

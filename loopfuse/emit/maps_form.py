@@ -23,6 +23,7 @@ from loopfuse.emit.writer import HALVES, Place, Writer, c_type, storage
 from loopfuse.ir import Let, Load, Store
 from loopfuse.sizes import ONE, ZERO, Poly
 
+Given = list[tuple[str, str]]  # names, and the lines that define them where something mentions them
 Arrangement = Literal["flat", "rows", "decoded"]
 
 
@@ -84,7 +85,7 @@ class Form:
     def single(self) -> None:
         """A band of one element."""
         with self.w.block("if (threadIdx.x == 0)"):
-            self.one("")
+            self.one([])
 
     def flat(self) -> Poly:
         """One index over the whole band."""
@@ -100,10 +101,9 @@ class Form:
         def whole() -> None:
             w.line(f"const {w.index} {at} = {place};")
 
-            def coordinates(u: str) -> None:
-                if u != "0":
-                    w.line(f"const {w.index} {here} = {at} + {u} * {step};")
+            def coordinates(u: str) -> Given:
                 self.place(group, at if u == "0" else here)
+                return [(here, f"const {w.index} {here} = {at} + {u} * {step};")]
 
             self.fast(coordinates)
 
@@ -112,7 +112,7 @@ class Form:
             with w.block(f"for ({w.index} {k} = {first} + (int)threadIdx.x; {k} < {last}; {k} += {shape.threads})"):
                 self.place(group, k)
                 self.width = 1
-                self.one("")
+                self.one([])
                 self.width = shape.width
 
         if number is None or number % block:
@@ -141,17 +141,20 @@ class Form:
         w.line(f"const {w.index} {column} = {base}{f' * {shape.width}' if shape.width > 1 else ''};")
         below = f"{start} + (int)(threadIdx.x / {shape.across}u)" if shape.down > 1 else start
 
-        def coordinates(u: str) -> None:
+        def coordinates(u: str) -> Given:
             at = below if u == "0" else f"{below} + {u}{f' * {shape.down}' if shape.down > 1 else ''}"
-            w.line(f"const {w.index} {row} = {at};")
-            self.split(row, outer)
             self.place(inner, column)
+            return [(row, f"const {w.index} {row} = {at};"), *self.split(row, outer)]
 
         def rest() -> None:
             with w.block(f"for (int u = 0; u < {shape.vectors}; ++u)"):
-                coordinates("u")
-                with w.block(f"if ({row} < {w.poly(rows)} && {column} < {w.poly(inner.extent)})"):
-                    self.one("")
+                given = coordinates("u")
+
+                def inside() -> None:
+                    with w.block(f"if ({row} < {w.poly(rows)} && {column} < {w.poly(inner.extent)})"):
+                        self.one([])
+
+                self.scoped(given, inside)
 
         tests = []
         if self.uneven(rows, patch):
@@ -170,20 +173,27 @@ class Form:
         unsigned = f"unsigned {w.index}"
         w.line(f"const {w.index} {first} = {self.number_of_block()} * {block};")
 
-        def coordinates(u: str) -> None:
+        def coordinates(u: str) -> Given:
             more = "" if u == "0" else f" + {u} * {shape.threads}"
-            w.line(f"const {unsigned} {q} = {first} + (int)threadIdx.x{more};")
             per = f"({unsigned}){w.poly(columns)}"
             times = f" * {shape.width}" if shape.width > 1 else ""
-            w.line(f"const {w.index} {row} = {q} / {per}, {column} = {q} % {per}{times};")
-            self.split(row, outer)
             self.place(inner, column)
+            return [
+                (q, f"const {unsigned} {q} = {first} + (int)threadIdx.x{more};"),
+                (row, f"const {w.index} {row} = {q} / {per};"),
+                (column, f"const {w.index} {column} = {q} % {per}{times};"),
+                *self.split(row, outer),
+            ]
 
         def rest() -> None:
             with w.block(f"for (int u = 0; u < {shape.vectors}; ++u)"):
-                coordinates("u")
-                with w.block(f"if ({q} < {w.poly(total)})"):
-                    self.one("")
+                given = coordinates("u")
+
+                def inside() -> None:
+                    with w.block(f"if ({q} < {w.poly(total)})"):
+                        self.one([])
+
+                self.scoped(given, inside)
 
         tests = [f"{first} + {block} <= {w.poly(total)}"] if self.uneven(total, block) else []
         self.branch(tests, lambda: self.fast(coordinates), rest)
@@ -219,32 +229,44 @@ class Form:
         self.at[group.atom] = text
         self.w.alias[group.atom] = text
 
-    def split(self, row: str, outer: Sequence[Group]) -> None:
+    def split(self, row: str, outer: Sequence[Group]) -> Given:
         """The indices of the outer groups from a row's number."""
+        found: Given = []
         text = f"(unsigned {self.w.index}){row}"
         for n, group in enumerate(reversed(outer)):
             if n == len(outer) - 1:
                 self.place(group, row if n == 0 else f"({self.w.index})({text})")
-                return
+                break
             name = self.w.names(f"{group.axes[0].id}.row")
             extent = f"(unsigned {self.w.index}){self.w.poly(group.extent)}"
-            self.w.line(f"const {self.w.index} {name} = {text} % {extent};")
+            found.append((name, f"const {self.w.index} {name} = {text} % {extent};"))
             self.place(group, name)
             text = f"{text} / {extent}"
+        return found
 
-    def indices(self, write: Callable[[], None], inner: str = "") -> None:
-        """Lines, before them the indices of the band that they mention; `inner` is added to the last group's index."""
+    def scoped(self, given: Given, write: Callable[[], None]) -> None:
+        """Lines, before them those of the definitions given that they mention."""
         w = self.w
         start = len(w.lines)
         write()
         made = w.lines[start:]
         del w.lines[start:]
-        text = "\n".join(made)
-        for axis in self.study.axes:
-            name = w.names(axis.id)
+        text, needed = "\n".join(made), list[str]()
+        for name, line in reversed(given):
             if re.search(rf"\b{re.escape(name)}\b", text):
-                w.line(f"const {w.index} {name} = {self.index_text(axis.id, inner)};")
+                needed.append(line)
+                text = f"{line}\n{text}"
+        for line in reversed(needed):
+            w.line(line)
         w.lines += made
+
+    def indices(self, inner: str = "") -> Given:
+        """The indices of the band; `inner` is added to the last group's index."""
+        w = self.w
+        placed = {a.id for g in self.groups if g.atom in self.at for a in g.axes}
+        fixed = {a.id for a in self.study.axes} - {a.id for g in self.groups for a in g.axes}
+        names = [(a, w.names(a.id)) for a in self.study.axes if a.id in placed | fixed]
+        return [(name, f"const {w.index} {name} = {self.index_text(a.id, inner)};") for a, name in names]
 
     def index_text(self, axis: str, inner: str) -> str:
         """An index of the band in C."""
@@ -272,53 +294,58 @@ class Form:
 
     # -- vectors ------------------------------------------------------------------------------------------------------
 
-    def fast(self, coordinates: Callable[[str], None], column: dict[str, str] | None = None) -> None:
+    def fast(self, coordinates: Callable[[str], Given], column: dict[str, str] | None = None) -> None:
         """All vectors of a thread. `column`: the index of the last group, where all vectors have it in common."""
         w, count = self.w, self.shape.vectors
         common = frozenset(column or ())
         for atom, text in (column or {}).items():
             self.at[atom] = w.alias[atom] = text
         loads = [o for o in self.made if not o.store and o.stage is not None]
-        early = [o for o in loads if o.needs <= common and o.stage == 0] if count > 1 else []
-        self.load_all(early)
-        late = [o for o in loads if o not in early]
         if count == 1:
-            coordinates("0")
-            self.one("", late)
+            self.one(coordinates("0"), loads)
             return
-        for operand in late:
-            w.line(f"{self.held(operand)} {self.names[id(operand)]}[{count}];")
-        for stage in sorted({o.stage or 0 for o in late}):
-            with self.unrolled("u", count):
-                coordinates("u")
-                self.load_all([o for o in late if o.stage == stage], "[u]")
+        early = [o for o in loads if o.needs <= common and o.stage == 0]
+        self.load_all([], early)
+        self.ahead([o for o in loads if o not in early], coordinates)
         with self.unrolled("u", count):
-            coordinates("u")
-            self.body()
+            given = coordinates("u")
+            if self.width == 1:
+                self.scoped([*given, *self.indices()], lambda: self.body(True))
+            else:
+                self.scoped(given, self.body)
 
-    def one(self, sub: str, loads: list[Operand] | None = None) -> None:
+    def ahead(self, operands: Sequence[Operand], coordinates: Callable[[str], Given]) -> None:
+        """Operands for all vectors of a thread, one stage after another."""
+        count = self.shape.vectors
+        for operand in operands:
+            self.w.line(f"{self.held(operand)} {self.names[id(operand)]}[{count}];")
+        for stage in sorted({o.stage or 0 for o in operands}):
+            with self.unrolled("u", count):
+                self.load_all(coordinates("u"), [o for o in operands if o.stage == stage], "[u]")
+
+    def one(self, given: Given, loads: list[Operand] | None = None) -> None:
         """One vector, or with width 1 one element, at the present place: its loads and its statements."""
         wanted = [o for o in (self.made if loads is None else loads) if not o.store and o.stage is not None]
 
         def both() -> None:
-            for operand in wanted:
-                self.load(operand, sub, declare=True)
-            self.body(declared=True)
+            if self.width == 1:
+                for operand in wanted:
+                    self.load(operand, "")
+                self.body(True)
+            else:
+                self.load_all([], wanted)
+                self.body()
 
-        if self.width == 1:
-            self.indices(both)
-        else:
-            self.load_all(wanted, sub, declare=True)
-            self.body()
+        self.scoped([*given, *self.indices()] if self.width == 1 else given, both)
 
-    def load_all(self, operands: list[Operand], sub: str = "", declare: bool | None = None) -> None:
-        """Operands into registers, before them the indices that their subscripts mention."""
+    def load_all(self, given: Given, operands: Sequence[Operand], sub: str = "") -> None:
+        """Operands into registers, before them the definitions that their subscripts mention."""
 
         def write() -> None:
             for operand in operands:
-                self.load(operand, sub, not sub if declare is None else declare)
+                self.load(operand, sub)
 
-        self.indices(write)
+        self.scoped([*given, *self.indices()], write)
 
     def unrolled(self, name: str, count: int) -> ExitStack:
         """A loop that is unrolled."""
@@ -333,8 +360,8 @@ class Form:
         vector = operand.kind == "vector" and self.width > 1
         return f"lf_vec<{storage(dtype)}, {self.width}>" if vector else c_type(dtype)
 
-    def load(self, operand: Operand, sub: str, declare: bool) -> None:
-        """An operand into registers, where the body finds it."""
+    def load(self, operand: Operand, sub: str) -> None:
+        """An operand into a variable of its own, or with `sub` an element of an array; there the body finds it."""
         node = operand.access.node
         assert isinstance(node, Load)
         name, w = self.names[id(operand)], self.w
@@ -353,7 +380,7 @@ class Form:
                 text = f"lf_read_part<{self.width}>({self.address(operand, place)}, {self.part})"
         else:
             text = w.fetched(f"{place.pointer}[{self.offset(operand, place)}]", place)
-        w.line(f"{f'const {self.held(operand)} ' if declare else ''}{name}{sub} = {text};", node.span)
+        w.line(f"{'' if sub else f'const {self.held(operand)} '}{name}{sub} = {text};", node.span)
         found = f"{name}{sub}"
         if vector:
             assert place is not None
@@ -405,7 +432,7 @@ class Form:
             if declared:
                 write()
             else:
-                self.indices(write, "e" if self.width > 1 else "")
+                self.scoped(self.indices("e"), write)
         for operand in packed.values():
             self.put(operand)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from loopfuse.emit.maps_access import SMALL, Group, Study
-from loopfuse.emit.maps_form import Form, Shape
+from loopfuse.emit.maps_form import Form, Given, Shape
 from loopfuse.emit.maps_operands import PIECE, Operand, Operands
 from loopfuse.emit.writer import HALVES, storage
 from loopfuse.sizes import ONE, Poly
@@ -160,7 +160,8 @@ class Tile(Form):
             batch = w.names.fresh("batch")
             plane = w.poly(self.study.target.poly(rows * columns))
             w.line(f"const {w.index} {batch} = {tile} / ({unsigned}){plane};")
-            self.split(batch, self.rest)
+            for _, line in self.split(batch, self.rest):
+                w.line(line)
             down = f"{tile} % ({unsigned}){plane} / {tall}" if span == 1 else (
                 f"{tile} % ({unsigned}){plane} / {patch} * {span} + {tile} % {span}")  # fmt: skip
         w.line(f"const {w.index} {self.top} = ({w.index})({down}) * {self.turn.down};")
@@ -190,17 +191,21 @@ class Tile(Form):
         for number, batch in enumerate(batches):
             self.fetch(batch, self.aside, None)
             if number == len(batches) - 1 or not batches:
-                self.ahead(ahead)
+                self.ahead(ahead, self.coordinates)
             self.turn_in(batch)
         if not batches:
-            self.ahead(ahead)
+            self.ahead(ahead, self.coordinates)
         else:
             w.line("lf_sync();")
         with self.unrolled("u", SIDE):
-            self.coordinates("u")
-            self.load_all([o for o in direct if o not in ahead])
-            self.from_tiles()
-            self.body()
+            given = self.coordinates("u")
+
+            def inside() -> None:
+                self.load_all([], [o for o in direct if o not in ahead])
+                self.from_tiles()
+                self.body()
+
+            self.scoped(given, inside)
         self.turn_out(None)
 
     def edge(self) -> None:
@@ -213,21 +218,26 @@ class Tile(Form):
         if self.loads:
             w.line("lf_sync();")
         with w.block(f"for (int u = 0; u < {SIDE}; ++u)"):
-            self.coordinates("u")
+            given = self.coordinates("u")
             self.part = f"(int)lf_least<{w.index}>({SIDE}, {columns} - {self.column})"
-            with w.block(f"if ({self.row} < {rows} && {self.column} < {columns})"):
-                self.load_all([o for o in self.made if not o.store and o.stage is not None])
-                self.from_tiles()
-                self.body()
-                self.part = ""
+
+            def inside() -> None:
+                with w.block(f"if ({self.row} < {rows} && {self.column} < {columns})"):
+                    self.load_all([], [o for o in self.made if not o.store and o.stage is not None])
+                    self.from_tiles()
+                    self.body()
+
+            self.scoped(given, inside)
+            self.part = ""
         self.turn_out((rows, columns))
 
-    def coordinates(self, u: str) -> None:
+    def coordinates(self, u: str) -> Given:
         """The place of a thread's vector."""
         w, step = self.w, THREADS // self.turn.units
-        w.line(f"const {w.index} {self.row} = {self.top} + (int)(threadIdx.x / {self.turn.units}u) + {u} * {step};")
         self.place(self.turn.other, self.row)
         self.place(self.groups[-1], self.column)
+        text = f"{self.top} + (int)(threadIdx.x / {self.turn.units}u) + {u} * {step}"
+        return [(self.row, f"const {w.index} {self.row} = {text};")]
 
     def aside(self, k: str) -> None:
         """The place of a thread's vector along the other group."""
@@ -235,16 +245,6 @@ class Tile(Form):
         self.place(self.groups[-1], f"({self.left} + {self.turned_column} + {k})")
 
     # -- moves --------------------------------------------------------------------------------------------------------
-
-    def ahead(self, operands: list[Operand]) -> None:
-        """Operands that are not turned, for all vectors of the thread."""
-        w = self.w
-        for operand in operands:
-            w.line(f"{self.held(operand)} {self.names[id(operand)]}[{SIDE}];")
-        for stage in sorted({o.stage or 0 for o in operands}):
-            with self.unrolled("u", SIDE):
-                self.coordinates("u")
-                self.load_all([o for o in operands if o.stage == stage], "[u]")
 
     def fetch(self, operands: list[Operand], place: Callable[[str], None], cut: tuple[str, str] | None) -> None:
         """Squares of operands into registers; `cut`: the extents, where the tile is cut."""
