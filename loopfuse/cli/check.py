@@ -140,7 +140,7 @@ def _every_pass(script: str, lowered: driver.Lowered, data: Sequence[Draw], pass
     with driver.guard("every-pass"):
         rows = list(every_pass(lowered, data, passes, chosen, runner=runner))
     header = ("pass", "changed", "agrees", "worst error", "undecided", "time")
-    for line in table(header, [_line(row) for row in rows], right="   rrr"):
+    for line in table(header, [_line(row, runner is None) for row in rows], right="   rrr"):
         context.terminal.result(line)
     for row in rows:
         context.terminal.record({
@@ -157,10 +157,10 @@ def _every_pass(script: str, lowered: driver.Lowered, data: Sequence[Draw], pass
     return bad is None
 
 
-def _line(row: Row) -> tuple[str, ...]:
+def _line(row: Row, same: bool) -> tuple[str, ...]:
     if row.stage is not None and not row.stage.changed:
         return row.name, "no", "", "", "", duration(row.stage.seconds)
-    how = "to the bit" if row.stage is not None and not row.stage.rounds else "in bounds"
+    how = "to the bit" if same and row.stage is not None and not row.stage.rounds else "in bounds"
     verdict = row.verdict
     return (row.name, "yes", how if row.agrees else "NO", f"{verdict.worst:.3g}", str(verdict.undecided),
             duration(row.stage.seconds) if row.stage is not None else "")  # fmt: skip

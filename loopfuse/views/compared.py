@@ -102,7 +102,7 @@ def _ordinals(array: Array) -> Array:
 def compared_table(found: Sequence[Compared]) -> list[str]:
     """A line an output."""
     rows = [(c.name, "no" if c.miss else "yes", significant(c.distance), "" if c.ulps is None else amount(c.ulps),
-             f"{c.part:.0%}", str(c.undecided), str(c.elements)) for c in found]  # fmt: skip
+             f"{c.part:.0%}" if c.part < 10 else "> 1000%", str(c.undecided), str(c.elements)) for c in found]  # fmt: skip
     header = ("output", "agrees", "max abs", "max ulp", "of bound", "undecided", "elements")
     return table(header, rows, "llrrrrr")
 
