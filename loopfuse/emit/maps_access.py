@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd, lcm, prod
 from typing import Literal
 
 from loopfuse.analysis.sketch import Level
 from loopfuse.analysis.summary import summary
 from loopfuse.emit.base import Job
-from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Let, Load, Mode, Ref, Store
+from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Let, Load, Mode, Ref, Size, Store
 from loopfuse.prove import Facts
 from loopfuse.sizes import ONE, ZERO, Poly
 from loopfuse.walking import children, exprs, guarded
@@ -90,7 +90,7 @@ class Study:
         self.sound = all(self._axis(d) for d in dims)
         self.ids = {a.id for a in self.axes}
         self.normal = {a.id: a.low + a.step * Poly.of(a.id) for a in self.axes if a.low != ZERO or a.step != ONE}
-        self.multiples = {s.id: s.multiple for s in job.ask.env.program.sizes}
+        self.multiples = {s.id: self._multiple(s) for s in job.ask.env.program.sizes if s.id not in job.target.sizes}
 
     def _axis(self, dim: Dim) -> bool:
         """Whether the dim is an interval that does not depend on other indices; its axis is noted."""
@@ -109,6 +109,11 @@ class Study:
             extent = (gap + (step - 1)) // step if step > 1 else gap
         self.axes.append(Axis(dim.id, low, Poly.of(step), extent))
         return True
+
+    def _multiple(self, size: Size) -> int:
+        """A number that divides a size, as is declared or required."""
+        powers = (n for n in (16, 8, 4, 2) if self.job.ask.env.facts.zero(Poly.of(size.id) % n))
+        return lcm(size.multiple, next(powers, 1))
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from math import prod
 from typing import Literal
 
 from loopfuse.emit.approx import approximations
-from loopfuse.emit.maps_access import Group, Key, Study
+from loopfuse.emit.maps_access import Axis, Group, Key, Study
 from loopfuse.emit.maps_operands import Operand, Operands, registers
 from loopfuse.emit.serial import Serial
 from loopfuse.emit.writer import HALVES, Place, Writer, c_type, storage
@@ -171,17 +171,17 @@ class Form:
         total, block = self.study.target.poly(columns * rows), shape.threads * shape.vectors
         first, q, row, column = (w.names.fresh(n) for n in ("first", "q", "row", "column"))
         unsigned = f"unsigned {w.index}"
+        per, end = (self.named(n, p) for n, p in (("columns", columns), ("end", total)))
         w.line(f"const {w.index} {first} = {self.number_of_block()} * {block};")
 
         def coordinates(u: str) -> Given:
             more = "" if u == "0" else f" + {u} * {shape.threads}"
-            per = f"({unsigned}){w.poly(columns)}"
             times = f" * {shape.width}" if shape.width > 1 else ""
             self.place(inner, column)
             return [
                 (q, f"const {unsigned} {q} = {first} + (int)threadIdx.x{more};"),
-                (row, f"const {w.index} {row} = {q} / {per};"),
-                (column, f"const {w.index} {column} = {q} % {per}{times};"),
+                (row, f"const {w.index} {row} = {q} / ({unsigned}){per};"),
+                (column, f"const {w.index} {column} = {q} % ({unsigned}){per}{times};"),
                 *self.split(row, outer),
             ]
 
@@ -190,12 +190,12 @@ class Form:
                 given = coordinates("u")
 
                 def inside() -> None:
-                    with w.block(f"if ({q} < {w.poly(total)})"):
+                    with w.block(f"if ({q} < ({unsigned}){end})"):
                         self.one([])
 
                 self.scoped(given, inside)
 
-        tests = [f"{first} + {block} <= {w.poly(total)}"] if self.uneven(total, block) else []
+        tests = [f"{first} + {block} <= {end}"] if self.uneven(total, block) else []
         self.branch(tests, lambda: self.fast(coordinates), rest)
         return _ceil(total, block)
 
@@ -204,6 +204,15 @@ class Form:
     def number_of_block(self, text: str = "blockIdx.x") -> str:
         """The number of the block in the index type."""
         return f"({self.w.index}){text}"
+
+    def named(self, name: str, value: Poly) -> str:
+        """A number, or a variable that holds it."""
+        text = self.w.poly(value)
+        if value.is_const or value.name is not None:
+            return text
+        variable = self.w.names.fresh(name)
+        self.w.line(f"const {self.w.index} {variable} = {text};")
+        return variable
 
     def count(self, extent: Poly, width: int) -> Poly:
         """The vectors of a row; the width divides it."""
@@ -424,17 +433,42 @@ class Form:
                 else:
                     self.serial.store(stmt)
 
-        with ExitStack() as stack:
-            if self.width > 1:
-                stack.enter_context(self.unrolled("e", self.width))
-            if self.part:
-                stack.enter_context(w.block(f"if (e < {self.part})"))
-            if declared:
-                write()
-            else:
-                self.scoped(self.indices("e"), write)
+        if declared or self.width == 1:
+            write()
+        else:
+            self.elements(write)
         for operand in packed.values():
             self.put(operand)
+
+    def elements(self, write: Callable[[], None]) -> None:
+        """Statements for each element of a vector. Indices that are one with others are not divided out for each element:
+        they count on, with a carry."""
+        w, inner = self.w, self.groups[-1].axes
+        text = w.trial(write)
+        mentioned = [bool(re.search(rf"\b{re.escape(w.names(a.id))}\b", text)) for a in inner]
+        counted = inner[mentioned.index(True) :] if len(inner) > 1 and any(mentioned) else ()
+        with ExitStack() as stack:
+            if counted:
+                stack.enter_context(w.block(""))
+            for axis in counted:
+                w.line(f"{w.index} {w.names(axis.id)} = {self.index_text(axis.id, '')};")
+            stack.enter_context(self.unrolled("e", self.width))
+            if self.part:
+                stack.enter_context(w.block(f"if (e < {self.part})"))
+            names = {w.names(a.id) for a in counted}
+            self.scoped([(name, line) for name, line in self.indices("e") if name not in names], write)
+            if counted:
+                w.line(self.carry(counted, counted[0] is not inner[0]))
+
+    def carry(self, axes: Sequence[Axis], wraps: bool) -> str:
+        """The next value of indices, outermost first; `wraps`: the outermost begins again at its end."""
+        step = ""
+        for k, axis in enumerate(axes):
+            name, low = self.w.names(axis.id), self.w.poly(axis.low)
+            more = f"++{name}" if axis.step == ONE else f"({name} += {self.w.poly(axis.step)})"
+            high = self.w.poly(self.study.target.poly(axis.low + axis.step * axis.extent))
+            step = f"if ({more} == {high}) {{ {name} = {low}; {step}}}" if k or wraps else f"{more}; "
+        return step.strip()
 
     def store(self, stmt: Store, operand: Operand) -> None:
         """A store of one element at an offset that is linear."""

@@ -124,6 +124,15 @@ class Writer:
         safe = text.replace("\\", "/").replace("\n", " ").replace("\r", " ").replace("?", "¿" if "??" in text else "?")
         self.line(f"// {safe}")
 
+    def trial(self, write: Callable[[], None]) -> str:
+        """What `write` would write, which is not kept."""
+        start, line = len(self.lines), self._line
+        write()
+        text = "\n".join(self.lines[start:])
+        del self.lines[start:]
+        self._line = line
+        return text
+
     @contextmanager
     def block(self, head: str, span: Span | None = None) -> Iterator[None]:
         """A block: `head {` … `}`."""
