@@ -17,6 +17,7 @@ from loopfuse.emit.code import Launch, grid
 from loopfuse.emit.maps_access import Access, Axis, Study
 from loopfuse.emit.maps_form import Form, Shape
 from loopfuse.emit.maps_operands import Operands, registers
+from loopfuse.emit.maps_plain import Plain
 from loopfuse.emit.maps_tile import Tile, Turn, turn
 from loopfuse.ir import Let, Op, Store
 from loopfuse.ops import OPS
@@ -102,7 +103,7 @@ def _small(study: Study, access: Access) -> bool:
 
 def _plain(study: Study, operands: Operands) -> Emitted:
     shape = _shape(study, operands)
-    form = Form(study, operands, shape, _cached(study))
+    form = Plain(study, operands, shape, _cached(study))
     blocks = form.write()
     return finished(study, form, shape.threads, blocks, _title(shape))
 
