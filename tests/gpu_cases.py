@@ -44,11 +44,13 @@ from tests.oracles.table import BUILTINS, EXAMPLES, LIBRARY
 from tests.oracles.table import SCRIPTS as ORACLES
 
 MEMORY = 1 << 26  # bytes of one set of data, whatever the extents drawn
-MOST_STEPS = {False: 1 << 14, True: 1 << 23}  # the product of all sizes, of small and of large data
+MOST_STEPS = {"large": 1 << 19, "wide": 1 << 18, "medium": 1 << 13}  # the product of all sizes, by the kind of data
+FEW_STEPS = 1 << 14  # the same of any other kind
 # Extents that divide nothing; with them every dim is another one, in order. The large ones make several blocks a kernel.
 ODD_EXTENTS, LARGE_EXTENTS = (7, 5, 3, 11, 2, 13, 17, 19, 23), (131, 67, 37, 11, 5, 3, 2, 7, 13)
 MANY = ("elementwise",)  # 39 kernels that share their inputs: the search for groups takes minutes
 WIDE_EXTENTS = (3, 1031, 517, 5, 2, 7, 11, 13, 17)
+MEDIUM_EXTENTS = (37, 67, 33, 5, 3, 2, 7, 11, 13)  # for what takes the reference long
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def _drawn(lowered: Lowered, notes: Sequence[tuple[str, Sequence[int]]], seed: i
             if attempt:  # requirements often ask that a few be equal, or large enough, or divide
                 pool = near if attempt < 30 else [*near[:4], 1, 2, 3, 4, 6, 8, 16]
                 dims = {name: rng.choice(pool) for name in names}
-            if prod(dims.values()) > MOST_STEPS[note in ("large", "wide")]:
+            if prod(dims.values()) > MOST_STEPS.get(note, FEW_STEPS):
                 continue
             with suppress(UserError):
                 given = Given({}, dims=dims, seed=seed + attempt, fill=True, limit=MEMORY)
@@ -130,12 +132,18 @@ def _extents(lowered: Lowered, large: bool) -> Iterator[Data]:
     return _drawn(lowered, notes)
 
 
+def _medium_extents(lowered: Lowered, large: bool) -> Iterator[Data]:
+    notes = [("ones", (1,)), ("nothing", (0,)), ("odd", ODD_EXTENTS)]
+    return _drawn(lowered, [*notes, ("medium", MEDIUM_EXTENTS)] if large else notes)
+
+
 def _random_sizes() -> Iterator[Suite]:
     """Every sample script at extents of 0, of 1, and odd ones."""
     for path in SCRIPTS:
         sizes = tuple(SMALLER.get(path.stem, {}).items())
         name, text = str(path.relative_to(ROOT)), path.read_text("utf-8")
-        yield Suite(f"{path.parent.name}/{path.stem}", lambda n=name, t=text, s=sizes: _script(n, t, s), _extents)
+        data = _extents if path.parent.name == "scripts" else _medium_extents
+        yield Suite(f"{path.parent.name}/{path.stem}", lambda n=name, t=text, s=sizes: _script(n, t, s), data)
 
 
 def _folder(folder: Path) -> Iterator[Suite]:
