@@ -165,4 +165,5 @@ def passes(loop: Loop) -> list[tuple[Stmt, ...]]:
     count = 1 + max(level.values(), default=0)
     if count == 1:
         return [loop.body]
-    return [prune(loop.body, {a for a, n in level.items() if n == k}, stores=k == 0) for k in range(count)]
+    of = [{a for a, n in level.items() if n == k} for k in range(count)]
+    return [prune(loop.body, of[k], stores=k == 0, mine=level) for k in range(count)]

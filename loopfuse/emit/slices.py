@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from loopfuse.ir import Let, Loop, Stmt, Store
 from loopfuse.walking import own, polys, walk
@@ -52,34 +52,47 @@ def _names(stmt: Stmt) -> frozenset[str]:
     return names.values | names.loads | frozenset(n for p in polys(stmt) for n in p.names)
 
 
-def prune(body: Iterable[Stmt], wanted: Collection[str], *, stores: bool = True) -> tuple[Stmt, ...]:
+def prune(body: Iterable[Stmt], wanted: Collection[str], *, stores: bool = True, mine: Collection[str] | None = None,
+          ) -> tuple[Stmt, ...]:  # fmt: skip
     """What remains of a body where only the accumulators in `wanted` (and with `stores` plain stores) matter.
 
-    Other accumulators of loops around the body are complete, or not wanted yet: nothing is absorbed into them.
+    `mine`: those of the loop whose body it is; what is absorbed into accumulators of loops around that one counts as a
+    plain store. Without it nothing is absorbed into accumulators outside the body that are not wanted.
     """
     body = tuple(body)
     inner = {a.id for s in walk(body) if isinstance(s, Loop) for a in s.accs}
-    return _prune(body, {*wanted, *inner}, set(wanted), stores, set())
+    return _Pruning(set(wanted), inner, None if mine is None else set(mine), stores).prune(body)
 
 
-def _prune(body: tuple[Stmt, ...], open_: set[str], wanted: set[str], stores: bool, needed: set[str],
-           ) -> tuple[Stmt, ...]:  # fmt: skip
-    kept: list[Stmt] = []
-    for stmt in reversed(body):
-        if isinstance(stmt, Let):
-            if stmt.id not in needed:
-                continue
-        elif isinstance(stmt, Store):
-            asked = stmt.buffer in wanted or stmt.buffer in needed
-            if not (asked and stmt.buffer in open_ if stmt.absorb else asked or stores):
-                continue
-        else:
-            inner = _prune(stmt.body, open_, wanted, stores, needed)
-            if not inner:
-                continue
-            absorbed = {s.buffer for s in walk(inner) if isinstance(s, Store) and s.absorb}
-            accs = tuple(a for a in stmt.accs if a.id in absorbed)
-            stmt = replace(stmt, body=inner, accs=accs) if inner != stmt.body or accs != stmt.accs else stmt
-        kept.append(stmt)
-        needed |= _names(stmt)
-    return tuple(reversed(kept))
+@dataclass
+class _Pruning:
+    wanted: set[str]
+    inner: set[str]
+    mine: set[str] | None
+    stores: bool
+    needed: set[str] = field(default_factory=set)
+
+    def prune(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        kept: list[Stmt] = []
+        for stmt in reversed(body):
+            if isinstance(stmt, Loop):
+                rest = self.prune(stmt.body)
+                absorbed = {s.buffer for s in walk(rest) if isinstance(s, Store) and s.absorb}
+                accs = tuple(a for a in stmt.accs if a.id in absorbed)
+                if rest != stmt.body or accs != stmt.accs:
+                    stmt = replace(stmt, body=rest, accs=accs)
+                keep = bool(rest)
+            else:
+                keep = stmt.id in self.needed if isinstance(stmt, Let) else self._keeps(stmt)
+            if keep:
+                kept.append(stmt)
+                self.needed |= _names(stmt)
+        return tuple(reversed(kept))
+
+    def _keeps(self, store: Store) -> bool:
+        if not store.absorb:
+            return self.stores or store.buffer in self.needed
+        if store.buffer in self.inner:
+            return store.buffer in self.needed or store.buffer in self.wanted
+        outside = self.mine is not None and store.buffer not in self.mine
+        return self.stores if outside else store.buffer in self.wanted
