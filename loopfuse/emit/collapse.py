@@ -19,8 +19,6 @@ from loopfuse.walking import children, exprs, polys, walk
 
 def collapsed(job: Job) -> tuple[Stmt, ...]:
     """The body of a job's kernel, with the dims of its bands and of the folds in them collapsed."""
-    if job.ask.local:
-        return job.kernel.body
     return _Collapse(job).body(job.kernel.body)
 
 
@@ -29,6 +27,8 @@ class _Collapse:
         self.target: Target = job.target
         self.buffers = job.buffers
         self.vectors = {n for n, role in job.plan.roles.items() if role == "vector"}
+        windows = [w for b in job.ask.local for w in job.buffers[b].window or ()]
+        self.seen = {n for lows, highs in windows for p in (*lows, *highs) for n in p.names}  # by windows
 
     def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Statements at the level of a band."""
@@ -51,7 +51,7 @@ class _Collapse:
         ids = {a.id, b.id}
         bounds = [p for d in loop.dims for p in (*d.lo, *d.hi, d.step)]
         bounds += [p for s in walk(loop.body) for p in polys(s)]
-        if any(p.names & ids for p in bounds):
+        if ids & self.seen or any(p.names & ids for p in bounds):
             return None
         pair = a.id, b.id, self.target.poly(b.hi[0])
         roots = [loop.where] if loop.where is not None else []

@@ -40,6 +40,8 @@ def emit(job: Job) -> Emitted | Declined:
 class Along(Reduction):
     """Threads along the reduction; a block, or several of them, a column."""
 
+    shared = 0  # bytes of shared memory that are taken before the block's states
+
     def main(self) -> tuple[KernelCode, Launch]:
         """The kernel that reads everything."""
         w = self.writer()
@@ -85,13 +87,14 @@ class Along(Reduction):
         loop, dims = self.inner(fold)
         w.comment(f"the fold over {', '.join(d.id for d in fold.dims)}: tiles of {THREADS} x {lanes} x {rows}")
         span = Span(w, dims)
-        size = sum(state_bytes(a.monoid, a.dtype) for a in fold.accs)
-        partials = min(PARTIALS, rows) if all(a.repair is None for a in fold.accs) else 1
+        accs = [a for a in fold.accs if not a.shape]
+        size = sum(state_bytes(a.monoid, a.dtype) for a in accs)
+        partials = min(PARTIALS, rows) if accs and all(a.repair is None for a in accs) else 1
         while partials > 1 and partials * size > 64:
             partials //= 2
-        states = States(w, fold.accs, partials)
+        states = States(w, accs, partials)
         states.declare()
-        element = Element(w, self.job.name)
+        element = self.element(w)
         fetches, writes = accesses.fetches(lanes), accesses.writes(lanes)
         self.aligned |= {f.load.buffer for f in fetches if f.kind == "vector"} | {x.store.buffer for x in writes}
         lane = Lane(dims[-1].id, w.names.fresh(f"{dims[-1].id}.first"), lanes, False) if lanes > 1 else None
@@ -100,8 +103,12 @@ class Along(Reduction):
         rest = Strip(w, element, loop, span, rest_rows, str(THREADS), None, None, "row", accesses.fetches(1))
         self.tiles(w, span, strip, rest, states, THREADS * lanes * rows)
         found = states.first()
-        tree(found, THREADS, 1)
+        tree(found, THREADS, 1, self.shared)
         return found
+
+    def element(self, w: Writer) -> Element:
+        """What writes the statements at one element."""
+        return Element(w, self.job.name)
 
     def tiles(self, w: Writer, span: Span, strip: Strip, rest: Strip, states: States, tile: int) -> None:
         """Whole tiles in turn, and what is left by the block whose turn would be next."""

@@ -116,13 +116,13 @@ def unrolled(w: Writer, index: str, count: int) -> Iterator[str]:
             yield name
 
 
-def tree(states: States, threads: int, columns: int) -> None:
+def tree(states: States, threads: int, columns: int, at: int = 0) -> None:
     """Join over a block the states of threads whose number is the same modulo `columns`, a power of two.
 
-    The first `columns` threads have the result. Takes shared memory at its start, which nothing else may use meanwhile.
+    The first `columns` threads have the result. Takes shared memory from byte `at`, which nothing else may use meanwhile.
     """
-    w, half, at = states.w, threads // 2, 0
-    if threads == columns:
+    w, half = states.w, threads // 2
+    if threads == columns or not states.accs:
         return
     w.comment("the block's states, joined by halves")
     slots: dict[str, str] = {}

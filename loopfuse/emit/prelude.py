@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from loopfuse.emit.approx import FUNCTIONS as NEAR
+from loopfuse.emit.updates import UPDATES
 from loopfuse.emit.vectors import VECTORS
 from loopfuse.spelling import HELPERS
 
@@ -142,7 +143,7 @@ template <class T> __device__ __forceinline__ lf_best<T> lf_shfl_down(lf_best<T>
     "lf_round_bf16": _I + "float lf_round_bf16(float x) { return lf_bf16_value(lf_bf16_bits(x)); }",
 }  # fmt: skip
 
-FUNCTIONS = HELPERS | PRIMITIVES | VECTORS | NEAR
+FUNCTIONS = HELPERS | PRIMITIVES | VECTORS | NEAR | UPDATES
 
 
 def functions(text: str, table: dict[str, str] | None = None) -> list[str]:

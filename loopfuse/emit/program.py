@@ -10,7 +10,7 @@ from typing import cast
 from loopfuse.analysis.env import Env, environment
 from loopfuse.analysis.sketch import sketch
 from loopfuse.devices import H200, Device
-from loopfuse.emit import columns, general, maps, rows
+from loopfuse.emit import columns, general, maps, rows, scatters
 from loopfuse.emit.base import Declined, Emitted, Emitter, Job
 from loopfuse.emit.code import FAULTS, Code, Fill, Memory, Pointer, Repeat, Step
 from loopfuse.emit.prelude import functions
@@ -26,7 +26,7 @@ from loopfuse.walking import free_names
 TILE = 32  # what a size that a plan should choose is where none does
 
 # By schedule; what is not here, and what these decline, is written by `general`.
-EMITTERS: dict[str, Emitter] = {"column": columns.emit, "map": maps.emit, "row": rows.emit}
+EMITTERS: dict[str, Emitter] = {"column": columns.emit, "map": maps.emit, "row": rows.emit, "scatter": scatters.emit}
 
 NO_COST = Cost(0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0)
 

@@ -95,7 +95,7 @@ def extent_of(job: Job, dim: Dim) -> Poly | None:
 class Reduction:
     """The kernels of one nest in the making; subclasses write the main one."""
 
-    way = ""
+    way = "column"
 
     def __init__(self, job: Job, nest: Nest) -> None:
         self.job, self.nest, self.target, self.device = job, nest, job.target, job.target.device
@@ -141,7 +141,7 @@ class Reduction:
         spans = tuple(dict.fromkeys(s.span for s in walk(self.nest.body) if s.span is not None))[:4]
         kernel = self.job.kernel.id
         return w.function(f"{self.job.name}{what}", threads, head=[f"{kernel}: {why}"], kernel=kernel,
-                          schedule="column", why=why, spans=spans)  # fmt: skip
+                          schedule=self.way, why=why, spans=spans)  # fmt: skip
 
     # -- folds --------------------------------------------------------------------------------------------------------
 
