@@ -24,6 +24,7 @@ dim3 blockDim, gridDim;
 namespace {
 
 constexpr unsigned THREADS = 1024, WARPS = THREADS / 32, BLOCKS = 16, BARRIERS = 17, CLUSTER = 16;
+constexpr unsigned FEW_STACKS = 1024;  // that stay for the next launch
 constexpr size_t STACK = 68 << 10, PAGE = 4096, SHARED = 256 << 10;
 
 // -- who is on stage --------------------------------------------------------------------------------------------------
@@ -252,6 +253,14 @@ void give_stacks(unsigned count) {
     mprotect(base, PAGE, PROT_NONE);
     prepare(f.context, base, STACK - (f.thread % 32) * 128, start);
   }
+}
+
+// A process may have some 65000 mappings, and a stack with the page below it is two.
+void return_stacks() {
+  if (stacked <= FEW_STACKS) return;
+  munmap(stacks, STACK * BLOCKS * THREADS);
+  stacks = nullptr;
+  stacked = 0;
 }
 
 // Each block's shared memory ends where no memory is: what is beyond cannot be read.
@@ -489,6 +498,7 @@ EXPORT int emu_run(void (*one)(void**), void (*all)(void**, unsigned, unsigned),
     fault[6] = (u64)(uintptr_t)emu_shared;
     reset();
   }
+  return_stacks();
   setitimer(ITIMER_VIRTUAL, &none, nullptr);
   for (int k = 0; k < 5; ++k) sigaction(numbers[k], &before[k], nullptr);
   sigaltstack(&off, nullptr);
