@@ -132,8 +132,8 @@ def streaming(shape: Shape) -> Fit:
     threads = WARP
     while threads < STREAM_THREADS and threads * MOST_VECTORS * 2 <= vectors:
         threads *= 2
-    blocks = 1
-    while blocks * 2 <= device.cluster and rows * blocks < device.units and threads * blocks * 2 <= vectors:
+    blocks, least = 1, MOST_VECTORS * max(1, 2 * WARP // threads)  # vectors of a thread that more blocks leave
+    while blocks * 2 <= device.cluster and rows * blocks < device.units and threads * blocks * 2 * least <= vectors:
         blocks *= 2
     if blocks > 1:
         threads = max(threads, 2 * WARP)

@@ -8,7 +8,7 @@ from math import gcd, prod
 
 from loopfuse.emit.base import Declined, Job
 from loopfuse.emit.writer import Target
-from loopfuse.ir import Affine, Buffer, Dim, Expr, Let, Load, Loop, Stmt, Store
+from loopfuse.ir import Affine, Buffer, Dim, Let, Load, Loop, Stmt, Store
 from loopfuse.sizes import ONE, ZERO, Poly, Quot
 from loopfuse.walking import exprs, guarded, own, walk
 
@@ -280,57 +280,54 @@ def _accesses(shape: Shape) -> Declined | None:
 
 
 def _along(shape: Shape, line: Line, made: frozenset[str]) -> Declined | None:
-    """Find the streams of one loop."""
-    safe = not line.ragged
-    for load, lazy in _loads(line.loop):
-        key = shape.key(load, line)
-        stream = shape.streams.get(key) if key is not None else None
-        if stream is None and key is not None and load.buffer not in made:
-            proved = (safe and not lazy) or all(
-                shape.inside(s.poly, e, line)
-                for s, e in zip(load.subs, shape.job.buffers[load.buffer].shape, strict=True)
-                if isinstance(s, Affine)
-            )
-            stream = _stream(shape, key) if proved else None
-            if stream is not None:
-                stream.order = len(shape.streams)
-                shape.streams[key] = stream
-        if load.buffer in made and (stream is None or stream.stored < 0):
-            return Declined(f"`{load.buffer}` is read again at other places than where it was stored")
-        if stream is not None:
-            stream.readers.add(line.number)
+    """Find the streams of one loop, statement by statement."""
     for stmt in line.loop.body:
+        for load, lazy in _loads((stmt,)):
+            stream = _operand(shape, line, load, lazy or line.ragged, made)
+            if load.buffer in made and (stream is None or stream.stored < 0):
+                return Declined(f"`{load.buffer}` is read again at other places than where it was stored")
+            if stream is not None:
+                stream.readers.add(line.number)
         if isinstance(stmt, Store) and not stmt.absorb:
-            key = shape.key(stmt, line) if safe and not any(stmt.modes) else None
+            key = shape.key(stmt, line) if not line.ragged and not any(stmt.modes) else None
             stream = _stream(shape, key) if key is not None and key not in shape.streams else None
             if stream is not None and key is not None:
                 stream.stored = line.number
                 shape.streams[key] = stream
             elif stmt.buffer in made:
                 return Declined(f"`{stmt.buffer}` is stored in a way that cannot be kept in registers")
-    for stmt in walk(line.loop.body):
-        if isinstance(stmt, Store) and stmt.buffer in made and stmt not in line.loop.body:
-            return Declined(f"`{stmt.buffer}` is stored by a nested loop")
+        elif isinstance(stmt, Loop) and any(isinstance(s, Store) and s.buffer in made for s in walk(stmt.body)):
+            return Declined("what the row stores in a nested loop is read again")
     return None
 
 
-def _loads(loop: Loop) -> Iterator[tuple[Load, bool]]:
-    """The loads of a loop's body, and whether each happens only under a condition."""
+def _operand(shape: Shape, line: Line, load: Load, lazy: bool, made: frozenset[str]) -> Stream | None:
+    """The stream of a load, a new one where it may be done ahead: it happens at every position, or cannot fail."""
+    key = shape.key(load, line)
+    if key is None or key in shape.streams or load.buffer in made:
+        return shape.streams.get(key) if key is not None else None
+    extents = shape.job.buffers[load.buffer].shape
+    subs = [s.poly for s in load.subs if isinstance(s, Affine)]
+    if lazy and not all(shape.inside(s, e, line) for s, e in zip(subs, extents, strict=True)):
+        return None
+    stream = _stream(shape, key)
+    if stream is not None:
+        stream.order = len(shape.streams)
+        shape.streams[key] = stream
+    return stream
 
-    def inside(expr: Expr, lazy: bool) -> Iterator[tuple[Load, bool]]:
+
+def _loads(body: Sequence[Stmt]) -> Iterator[tuple[Load, bool]]:
+    """The loads of statements, and whether each happens only under a condition."""
+    stack = [(expr, False) for stmt in body for expr in exprs(stmt)]
+    while stack:
+        expr, lazy = stack.pop()
         if isinstance(expr, Load):
             yield expr, lazy
-        for child, under in guarded(expr):
-            yield from inside(child, lazy or under)
-
-    def body(stmts: Sequence[Stmt], lazy: bool) -> Iterator[tuple[Load, bool]]:
-        for stmt in stmts:
-            for expr in exprs(stmt):
-                yield from inside(expr, lazy)
-            if isinstance(stmt, Loop):
-                yield from body(stmt.body, True)
-
-    yield from body(loop.body, False)
+        stack += [(child, lazy or under) for child, under in guarded(expr)]
+    for stmt in body:
+        if isinstance(stmt, Loop):
+            yield from ((load, True) for load, _ in _loads(stmt.body))
 
 
 def _stream(shape: Shape, key: Key) -> Stream | None:

@@ -55,7 +55,7 @@ class Rows(Joins):
         self.part: Part | None = None
         self.fetched: set[Stream] = set()
         self.lane = self.live = ""
-        self.before: list[str] = []  # lines that a sweep wants before it
+        self.before: list[str] = []  # lines that a statement of the row wants before it
         self.nested = 0
         self.hoisted: set[str] = set()
         self.kept: dict[str, str] = {}  # arrays of kept values, by the let; "" where not yet written
@@ -152,6 +152,7 @@ class Rows(Joins):
     def row(self, body: Sequence[Stmt]) -> None:
         """The statements of a row."""
         for stmt in body:
+            top = len(self.w.lines)
             if isinstance(stmt, Let):
                 self.let(stmt)
             elif isinstance(stmt, Store):
@@ -163,6 +164,8 @@ class Rows(Joins):
                 self.row_fold(stmt)
             else:
                 self.loop_over(stmt)
+            self.w.lines[top:top] = ["  " * self.w.depth + text for text in self.before]
+            self.before.clear()
 
     def loop_over(self, loop: Loop) -> None:
         """A loop over the row without accumulators."""
@@ -293,7 +296,6 @@ class Rows(Joins):
             if isinstance(let, Let) and self.kept.get(let.id) == "":
                 name = self.kept[let.id] = w.names.fresh(f"{let.id}.kept")
                 w.line(f"lf_vec<{c_type(let.value.dtype)}, {self.fit.width[run]}> {name}[{self.fit.vectors[run]}];")
-        top, level = len(w.lines), w.depth
         stem = f"{line.loop.dims[-1].id}.at" if len(line.loop.dims) == 1 else "at"
         with self.vectors(run, stem) as (v, p):
             start, depth = len(w.lines), w.depth
@@ -305,8 +307,6 @@ class Rows(Joins):
             for stream, name in at.put.items():
                 self.put(stream, name)
             self.at = None
-        w.lines[top:top] = ["  " * level + text for text in self.before]
-        self.before.clear()
 
     def elements(self, line: Line, body: Sequence[Stmt]) -> None:
         """A loop's body at each element of a vector."""
