@@ -44,7 +44,7 @@ from tests.oracles.table import BUILTINS, EXAMPLES, LIBRARY
 from tests.oracles.table import SCRIPTS as ORACLES
 
 MEMORY = 1 << 26  # bytes of one set of data, whatever the extents drawn
-MOST_STEPS = {"large": 1 << 19, "wide": 1 << 18, "medium": 1 << 13}  # the product of all sizes, by the kind of data
+MOST_STEPS = {"large": 1 << 19, "wide": 1 << 14, "medium": 1 << 13}  # the product of all sizes, by the kind of data
 FEW_STEPS = 1 << 14  # the same of any other kind
 # Extents that divide nothing; with them every dim is another one, in order. The large ones make several blocks a kernel.
 ODD_EXTENTS, LARGE_EXTENTS = (7, 5, 3, 11, 2, 13, 17, 19, 23), (131, 67, 37, 11, 5, 3, 2, 7, 13)
