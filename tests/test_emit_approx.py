@@ -1,0 +1,265 @@
+"""Approximations: where they are chosen, where not, and that no 16-bit store notices them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from emulator import HOST, available, has_ptx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_emit_maps import made, verdict
+
+from loopfuse.dtypes import BF16, F16, F32, F64, DType
+from loopfuse.emit.approx import BUDGET, CONDITION, FUNCTIONS, NEAR, PAIRS, approximations
+from loopfuse.ir import Buffer, Const, Expr, Let, Load, Op, Ref, Select, Store
+from loopfuse.ops import OPS, constant, greatest, spacing
+from loopfuse.walking import children
+
+FLOATS: tuple[DType, ...] = (BF16, F16)
+
+
+def value(number: float, dtype: DType = F32) -> Const:
+    return Const(constant(number, dtype), dtype)
+
+
+def op(name: str, *args: Expr, dtype: DType = F32) -> Op:
+    return Op(name, args, dtype)
+
+
+X, Y = Load("x", (), (), F32), Load("y", (), (), F32)
+BUFFERS = {"x": Buffer("x", F32, (), "in"), "y": Buffer("y", F32, (), "in"), "b": Buffer("b", BF16, (), "out"),
+           "h": Buffer("h", F16, (), "out"), "s": Buffer("s", F32, (), "out")}  # fmt: skip
+
+
+def stored(expr: Expr, buffer: str = "b") -> Store:
+    dtype = BUFFERS[buffer].dtype
+    return Store(buffer, (), op("cast", expr, dtype=dtype) if dtype != F32 else expr)
+
+
+def chosen(*stmts: Let | Store, numerics: Any = "default") -> list[str]:
+    return sorted(text for text, _ in approximations(stmts, BUFFERS, numerics).chosen.values())
+
+
+# -- where ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expr", "buffer", "texts"),
+    [
+        (op("mul", op("exp", X), Y), "b", ["lf_near_exp({0})"]),
+        (op("mul", op("exp", X), Y), "s", []),
+        (op("tanh", X), "b", ["lf_tanh_approx({0})"]),
+        (op("tanh", X), "h", ["lf_near_tanh({0})"]),
+        (op("mul", op("tanh", X), op("tanh", Y)), "b", ["lf_near_tanh({0})"] * 2),
+        (op("add", op("tanh", X), Y), "b", []),  # the sum may cancel
+        (op("add", op("exp", X), op("sigmoid", Y)), "b", ["lf_near_exp({0})", "lf_near_sigmoid({0})"]),
+        (op("sub", op("exp", X), op("sigmoid", Y)), "b", []),
+        (op("exp", op("div", X, Y)), "b", ["lf_near_exp({0})"]),  # its operand is accurate
+        (op("mul", Y, op("add", op("tanh", X), value(1.0))), "b", ["lf_near_tanh_above({0})"]),
+        (op("mul", Y, op("sub", value(1.0), op("tanh", X))), "h", ["lf_near_tanh_below({0})"]),
+        (op("mul", Y, op("add", op("tanh", X), value(1.5))), "b", []),
+        (op("mul", Y, op("add", op("tanh", X), value(1.0))), "s", []),
+        (op("maximum", op("div", X, Y), value(0.0)), "b", ["lf_div_approx({0}, {1})"]),
+        (op("floor", op("div", X, Y)), "b", []),
+        (Select(op("lt", op("exp", X), Y, dtype=OPS["lt"].result((F32, F32))), X, Y), "b", []),
+        (op("sqrt", op("div", X, Y)), "b", ["lf_div_approx({0}, {1})", "lf_sqrt_approx({0})"]),
+    ],
+)
+def test_what_is_approximated(expr: Expr, buffer: str, texts: list[str]) -> None:
+    assert chosen(stored(expr, buffer)) == texts
+
+
+def test_every_use_of_a_value_must_tolerate_its_error() -> None:
+    let, ref = Let("a", op("exp", X)), Ref("a", F32)
+    assert chosen(let, stored(op("mul", ref, Y))) == ["lf_near_exp({0})"]
+    assert chosen(let, stored(op("mul", ref, Y)), stored(op("add", ref, Y), "h")) == []
+    assert chosen(let, stored(op("mul", ref, Y)), stored(ref, "s")) == []
+
+
+def test_tanh_by_name_is_seen_in_a_sum_with_one() -> None:
+    let, ref = Let("t", op("tanh", op("mul", Ref("v", F32), value(0.5)))), Ref("t", F32)
+    body = (Let("v", X), let, stored(op("mul", op("add", value(1.0), ref), Y)))
+    assert chosen(*body) == ["lf_near_tanh_above({0})"]
+
+
+def test_only_the_default_numerics_ask() -> None:
+    for numerics in ("strict", "fast"):
+        assert chosen(stored(op("exp", X)), numerics=numerics) == []
+
+
+def test_too_many_errors_give_all_up() -> None:
+    expr: Expr = op("exp", X)
+    for _ in range(12):
+        expr = op("mul", expr, expr)
+    assert chosen(stored(expr)) == []
+
+
+def test_functions_with_ptx_have_definitions_for_the_emulator() -> None:
+    assert {name for name, text in FUNCTIONS.items() if has_ptx(text)} <= HOST.keys()
+    used = " ".join(n.text for near in NEAR.values() for n in near) + " ".join(n.text for n in PAIRS.values())
+    assert all(name in used or name in " ".join(FUNCTIONS.values()) for name in FUNCTIONS)
+
+
+# -- how much: the bounds of the docstring, in NumPy ------------------------------------------------------------------
+
+
+def near(text: str, *args: np.ndarray[Any, Any], up: float = 1.0) -> np.ndarray[Any, Any]:
+    """The functions of approx.py in f32, instructions erring by what the manual allows in one direction."""
+    x = args[0].astype(np.float32)
+    one = np.float32(1)
+
+    def ex2(v: Any) -> Any:
+        return (np.exp2(v.astype(np.float64)) * (1 + up * 2.0**-22)).astype(np.float32)
+
+    def rcp(v: Any) -> Any:
+        return (1 / v.astype(np.float64) * (1 - up * 2.0**-23)).astype(np.float32)
+
+    with np.errstate(all="ignore"):
+        if text.startswith("lf_near_exp("):
+            return np.asarray(ex2(x * np.float32(1.44269504)))
+        if text.startswith("lf_near_sigmoid("):
+            e = ex2(np.abs(x) * np.float32(-1.44269504))
+            r = rcp(one + e)
+            return np.asarray(np.where(x >= 0, r, e * r))
+        if text.startswith("lf_near_tanh("):
+            a = np.abs(x)
+            r = one - np.float32(2) * rcp(one + ex2(a * np.float32(2.88539008)))
+            small = a * (one - a * a * np.float32(0.333333343))
+            return np.asarray(np.copysign(np.where(a < np.float32(0.1), small, r), x))
+        sign = -2.88539008 if "above" in text else 2.88539008
+        return np.asarray(rcp(np.float32(0.5) * ex2(x * np.float32(sign)) + np.float32(0.5)))
+
+
+EXACT: dict[str, Callable[[Any], Any]] = {
+    "lf_near_exp({0})": np.exp,
+    "lf_near_sigmoid({0})": lambda x: np.where(x >= 0, 1 / (1 + np.exp(-x)), np.exp(x) / (1 + np.exp(x))),
+    "lf_near_tanh({0})": np.tanh,
+    "lf_near_tanh_above({0})": lambda x: 2 / (1 + np.exp(-2 * x)),
+    "lf_near_tanh_below({0})": lambda x: 2 / (1 + np.exp(2 * x)),
+}
+BOUNDS = {n.text: n.error for nears in NEAR.values() for n in nears} | {n.text: n.error for n in PAIRS.values()}
+
+
+def operands() -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(7)
+    spread = rng.uniform(-1, 1, 200_000) * 2.0 ** rng.uniform(-30, 7, 200_000)
+    return np.concatenate([spread, rng.uniform(-104, 89, 200_000), rng.uniform(-3, 3, 200_000)]).astype(np.float32)
+
+
+@pytest.mark.parametrize("text", EXACT)
+@pytest.mark.parametrize("up", [-1.0, 0.0, 1.0])
+def test_errors_are_within_their_bounds(text: str, up: float) -> None:
+    x = operands()
+    exact = EXACT[text](x.astype(np.float64))
+    normal = (np.abs(exact) >= 2.0**-126) & (np.abs(exact) < 2.0**127.9)
+    error = np.abs(near(text, x, up=up).astype(np.float64) - exact)[normal] / np.abs(exact[normal])
+    assert error.max() <= BOUNDS[text]
+
+
+@pytest.mark.parametrize("text", EXACT)
+def test_numbers_at_the_ends(text: str) -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 3e38, -3e38, 1e-45], np.float32)
+    with np.errstate(all="ignore"):
+        exact = EXACT[text](x.astype(np.float64)).astype(np.float32)
+        exact[2] = np.nan
+        found = near(text, x)
+        gap = np.abs(found - exact)
+    same = (found == exact) | (np.isnan(found) & np.isnan(exact)) | (gap <= 1e-6)
+    assert same.all(), (text, x[~same], found[~same], exact[~same])
+
+
+@pytest.mark.parametrize("name", CONDITION)
+def test_errors_of_operands_grow_by_no_more_than_the_condition(name: str) -> None:
+    row, rng = OPS[name], np.random.default_rng(3)
+    for scale in (1e-3, 1.0, 100.0):
+        args = [np.asarray(rng.normal(size=20000) * scale) for _ in range(row.arity)]
+        if name in ("sqrt", "rsqrt"):
+            args = [np.abs(a) for a in args]
+        if name == "clip":
+            args[1:] = [np.minimum(args[1], args[2]), np.maximum(args[1], args[2])]
+        exact = row.evaluate(args, F64)
+        off = 1e-6
+        for flips in ([1] * row.arity, [-1] * row.arity, [1, -1, 1][: row.arity]):
+            moved = row.evaluate([a * (1 + s * off) for a, s in zip(args, flips, strict=True)], F64)
+            change = np.abs(moved - exact) / np.abs(exact) / off
+            assert change.max() <= sum(CONDITION[name]) * 1.001
+
+
+# -- random bodies ----------------------------------------------------------------------------------------------------
+
+NAMES = ("mul", "div", "add", "sub", "neg", "abs", "maximum", "exp", "sigmoid", "tanh", "sqrt")
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[Expr, DType]:
+    """An expression over x and y, and the 16-bit type that it is stored as."""
+    pool: list[Expr] = [X, Y, value(1.0), value(0.5)]
+    for _ in range(draw(st.integers(1, 8))):
+        name = draw(st.sampled_from(NAMES))
+        args = [draw(st.sampled_from(pool)) for _ in range(OPS[name].arity)]
+        pool.append(op(name, *args))
+    return pool[-1], draw(st.sampled_from(FLOATS))
+
+
+def evaluated(root: Expr, x: Any, y: Any, spelled: Any, up: float) -> Iterator[np.ndarray[Any, Any]]:
+    """The value in f64 with every chosen spelling off by its whole bound: one way, and without."""
+    for slip in (0.0, up):
+        known: dict[int, Any] = {}
+
+        def of(node: Expr, slip: float = slip, known: dict[int, Any] = known) -> Any:
+            if id(node) in known:
+                return known[id(node)]
+            if isinstance(node, Load):
+                result: Any = x if node.buffer == "x" else y
+            elif isinstance(node, Const):
+                result = np.full_like(x, float(np.uint32(node.bits).view(np.float32)))
+            else:
+                assert isinstance(node, Op)
+                result = OPS[node.op].evaluate([of(a) for a in children(node)], F64)
+                if (found := spelled(node)) is not None:
+                    result = result * (1 + slip * BOUNDS[found[0]])
+            known[id(node)] = result
+            return result
+
+        yield np.asarray(of(root))
+
+
+@settings(max_examples=300, deadline=None)
+@given(bodies(), st.sampled_from([-1.0, 1.0]), st.integers(0, 1000))
+def test_no_store_notices(body: tuple[Expr, DType], up: float, seed: int) -> None:
+    expr, dtype = body
+    spelled = approximations([stored(expr, "b" if dtype == BF16 else "h")], BUFFERS, "default")
+    rng = np.random.default_rng(seed)
+    x, y = (rng.normal(size=400) * 2.0 ** rng.integers(-8, 4, 400) for _ in range(2))
+    with np.errstate(all="ignore"):
+        exact, off = evaluated(expr, x, y, spelled, up)
+        fine = (np.abs(exact) <= greatest(dtype)) & np.isfinite(off)
+        quarter = 0.25 * spacing(np.abs(exact[fine]), dtype)
+        assert (np.abs(off - exact)[fine] <= quarter).all()
+
+
+def test_budgets_are_a_quarter_of_the_last_place() -> None:
+    for dtype, budget in BUDGET.items():
+        numbers = np.linspace(1.0, 2.0, 1000, endpoint=False)
+        assert (budget * numbers <= 0.25 * spacing(numbers, dtype)).all()
+
+
+# -- in kernels -------------------------------------------------------------------------------------------------------
+
+SCRIPTS: Sequence[str] = (
+    "import nn\ninput x: bf16[N]\noutput o = nn.gelu_tanh(x)\n",
+    "import nn\ninput x: f16[N]\noutput o = nn.silu(x)\n",
+    "input x: bf16[N]\ninput y: bf16[N]\noutput o = sigmoid(x) * y\noutput p = tanh(x) / y\n",
+    "input x: f16[N]\ninput y: f16[N]\noutput o = tanh(x) * exp(y) / sqrt(abs(y) + 1)\n",
+)
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_kernels_stay_within_the_derived_bound(script: str) -> None:
+    text = "".join(k.text for k in made(script, {"N": 4096}).kernels)
+    assert "lf_near" in text or "approx" in text
+    assert not verdict(script, {"N": 4096})
