@@ -139,8 +139,9 @@ template <class T> __device__ __forceinline__ lf_best<T> lf_shfl_down(lf_best<T>
   bool better = nb ? !na : !na && b.value < a.value, equal = nb ? na : b.value == a.value;
   return better || (equal && b.at < a.at) ? b : a;
 }""",
-    "lf_round_f16": _I + "float lf_round_f16(float x) { return lf_f16_value(lf_f16_bits(x)); }",
-    "lf_round_bf16": _I + "float lf_round_bf16(float x) { return lf_bf16_value(lf_bf16_bits(x)); }",
+    # By the conversion of pairs, which is the fast one; of a NaN it makes a NaN.
+    "lf_round_f16": _I + "float lf_round_f16(float x) { return lf_f16_value((unsigned short)lf_f16x2(x, 0.0f)); }",
+    "lf_round_bf16": _I + "float lf_round_bf16(float x) { return __uint_as_float(lf_bf16x2(0.0f, x)); }",
 }  # fmt: skip
 
 FUNCTIONS = HELPERS | PRIMITIVES | VECTORS | NEAR | UPDATES
