@@ -52,7 +52,7 @@ def _in_registers(shape: Shape) -> Emitted | None:
     kept = settled(shape, found.body) if found.lets else shape
     for option, lets in ((kept, found.lets), (shape, {})) if isinstance(kept, Shape) else ((shape, {}),):
         fit = choose(option, lengths, [line.number for line in lets.values()])
-        if fit is not None and (fit.blocks == 1 or not once(option)):
+        if fit is not None and (fit.blocks == 1 or not once(shape)):
             rows = Rows(job.writer(), option, fit)
             rows.spelled(near, lets)
             return _emitted(option, fit, rows)
