@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from loopfuse.ir import Affine, Expr, Let, Load, Loop, Ref, Stmt, Store
 from loopfuse.ops import MONOIDS
 from loopfuse.passes.cascade.join import aligned
-from loopfuse.rewrite import Mapper, binders, expr_names, free_names, polys, walk
+from loopfuse.rewrite import Mapper, binders, expr_names, free_names, polys, rename, walk
 from loopfuse.sizes import ONE, ZERO, Poly
 
 
@@ -17,9 +18,9 @@ def _absorbs_outside(loop: Loop) -> bool:
     return any(isinstance(s, Store) and s.absorb and s.buffer not in own for s in walk(loop.body))
 
 
-def expanded(a: Loop, b: Loop, between: tuple[Stmt, ...]) -> tuple[Stmt, ...] | None:
+def expanded(a: Loop, b: Loop, between: tuple[Stmt, ...], fresh: Callable[[str], str]) -> tuple[Stmt, ...] | None:
     """`par e { fold j {s}; out }` as `fold j { par e {s[e]} }; par e { out }`, where the fold then aligns with `a`,
-    on whose results it depends; else None."""
+    on whose results it depends; else None. `fresh` names the lets that both loops need."""
     if b.order != "par" or b.accs or b.where is not None:
         return None
     if any(d.lo != (ZERO,) or len(d.hi) != 1 or d.step != ONE for d in b.dims):
@@ -54,7 +55,8 @@ def expanded(a: Loop, b: Loop, between: tuple[Stmt, ...]) -> tuple[Stmt, ...] | 
     rest = Mapper(on_expr).on_body(after)
     used = free_names(rest).all
     tail = tuple(s for s in before if isinstance(s, Let) and s.id in used)
-    return replace(fold, accs=accs, body=body), replace(b, body=(*tail, *rest))
+    again = rename((*tail, *rest), {s.id: fresh(s.id) for s in tail})
+    return replace(fold, accs=accs, body=body), replace(b, body=again)
 
 
 def _mentions(fold: Loop, names: set[str]) -> bool:

@@ -76,7 +76,7 @@ class _Worker:
             return None
         tried = stmts
         if not b.accs:
-            other = expanded(a, b, stmts[first + 1 : second])
+            other = expanded(a, b, stmts[first + 1 : second], self.env.fresh)
             if other is None:
                 return None
             tried = (*stmts[:second], *other, *stmts[second + 1 :])

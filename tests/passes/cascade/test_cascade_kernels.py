@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from cases import ATTENTION, MASKS, SOFTMAX, VARIANCE
 from harness import WAYS, cascaded, close, folds, repaired, same
 
 from loopfuse.analysis.env import environment
 from loopfuse.backends.reference import run
-from loopfuse.ir import Loop, Store
+from loopfuse.ir import Let, Loop, Store
 from loopfuse.passes.base import Options, Steps
 from loopfuse.passes.cascade import PASS, cascade, cascade_kernel
 from loopfuse.printer import print_program
 from loopfuse.reader import parse_program
 from loopfuse.rewrite import walk_program
+from loopfuse.verify import violations
 
 BATCH_NORM = """program batch_norm(B, H, W, C, O)
 buf x: f32[B, H, W, C] in
@@ -247,3 +250,28 @@ kernel k1
     before = parse_program(program)
     for n, m in ((7, 5), (3, 70), (1, 1)):
         same(before, before, {"x": np.random.default_rng(0).standard_normal((n, m))}, {"N": n, "M": m})
+
+
+LET_IN_BOTH = """program both(N, M)
+buf x: f32[N] in
+buf z: f32[M, N] in
+buf y: f32[M] out
+kernel k
+  fold a < N
+    acc s: f32 sum
+    s <- x[a]
+  par i < M
+    f = z[i, 0 ~edge] + 1.0f32
+    fold b < N
+      acc q: f32 max
+      q <- f * x[b]
+    y[i] = q * s - f
+"""
+
+
+def test_a_let_that_an_interchange_needs_twice_gets_two_names() -> None:
+    program = parse_program(LET_IN_BOTH)
+    found, _, _ = cascade_kernel(program.kernels[0], environment(program), frozenset({"y"}))
+    names = [s.id for s in walk_program(replace(program, kernels=(found,))) if isinstance(s, Let)]
+    assert len(names) == len(set(names)), print_program(replace(program, kernels=(found,)))
+    assert not list(violations(replace(program, kernels=(found,))))
