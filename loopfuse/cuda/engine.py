@@ -16,6 +16,7 @@ from loopfuse.cuda.binary import Binary
 from loopfuse.cuda.cache import Cache, open_cache
 from loopfuse.cuda.compile import compile_program, complaints
 from loopfuse.cuda.context import Device, open_device
+from loopfuse.cuda.measure import load_calibration
 from loopfuse.cuda.program import Loaded
 from loopfuse.diag import MachineError, Span
 from loopfuse.emit.code import Code
@@ -130,7 +131,8 @@ def _unusable(ordinal: int) -> str:
 @cache
 def open_engine(ordinal: int = 0) -> Engine:
     """The engine of a GPU. Raises `MachineError` where it cannot be used."""
-    return Engine(open_device(ordinal), open_cache())
+    device = open_device(ordinal)
+    return Engine(device, open_cache(), load_calibration(device))
 
 
 def usable(ordinal: int = 0) -> str:
