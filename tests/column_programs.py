@@ -298,3 +298,86 @@ kernel k1
   a[] = s
   n[] = c
 """
+
+TEXTS["softmax cols"] = """
+program softmax(M, N)
+buf x: f32[M, N] in
+buf y: f32[M, N] out
+kernel k1
+  par j < N
+    fold i < M
+      acc m: f32 max
+      m <- x[i, j]
+    fold i < M
+      acc l: f32 sum
+      l <- exp(x[i, j] - m)
+    k = 1.0f32 / l
+    par i < M
+      y[i, j] = exp(x[i, j] - m) * k
+"""
+
+TEXTS["online softmax cols"] = """
+program softmax(B, M, N)
+buf x: f16[B, M, N] in
+buf y: f16[B, M, N] out
+buf z: i64[B, N] out
+kernel k1
+  par b < B, j < N
+    fold i < M
+      acc m: f32 max
+      acc l: f32 sum repair self * exp(m.old - m.new) if m.old != m.new else self
+      acc n: i64 sum
+      s = f32(x[b, i, j])
+      m <- s
+      l <- exp(s - (0.0f32 if m == -inf:f32 else m))
+      n <- 1i64
+    l.1 = nan:f32 if m == -inf:f32 else l
+    z[b, j] = n
+    par i < M
+      y[b, i, j] = f16(exp(f32(x[b, i, j]) - m) / l.1)
+"""
+
+TEXTS["kept"] = """
+program kept(B, M, N)
+buf x: f32[B, M, N] in
+buf e: f32[B, M, N] local window [b:b + 1, 0:M, j:j + 1]
+buf h: f32[B, M, N] out
+buf y: f32[B, M, N] out
+buf p: i64[B, N] out
+kernel k1
+  par b < B
+    t = 2.0f32
+    par j < N
+      fold i < M
+        acc m: f32 max
+        acc p.1: f32 argmax
+        m <- x[b, i, j]
+        p.1 <- x[b, i, j] at {i}
+      fold i < M
+        acc l: f32 sum
+        e.1 = exp(x[b, i, j] - m)
+        e[b, i, j] = e.1
+        h[b, i, j] = e.1 * t
+        l <- e.1
+      p[b, j] = p.1
+      par i < M
+        y[b, i, j] = e[b, M - 1 - i, j] / l + h[b, i, j]
+"""
+
+TEXTS["dependent"] = """
+program dep(M, K, N)
+buf x: f32[M, N] in
+buf w: f32[K, N] in
+buf q: f32[N] out
+kernel k1
+  par j < N
+    g = w[0, j] if {K} > {0} else 0.0f32
+    fold i < M
+      acc s: f32 sum
+      s <- x[i, j] - g
+    mu = s / f32({M})
+    fold k < K
+      acc t: f32 sum
+      t <- (w[k, j] - mu) * (w[k, j] - mu)
+    q[j] = t + mu
+"""

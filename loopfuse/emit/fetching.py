@@ -1,7 +1,7 @@
 """Which loads of a loop are done ahead of their use, and which by vectors; and which stores are.
 
-A load is done ahead where it certainly happens at every iteration, or cannot fail, and where no statement of the kernel
-writes what it reads.
+A load is done ahead where it certainly happens at every iteration, or cannot fail, and where the loop does not write what
+it reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loopfuse.emit.base import Job
 from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Let, Load, Loop, Ref, Stmt, Store
 from loopfuse.prove import Facts
 from loopfuse.sizes import ONE, ZERO, Poly
-from loopfuse.walking import exprs, guarded
+from loopfuse.walking import exprs, guarded, walk
 
 PIECES = (16, 8, 4, 2, 1)  # bytes of a memory instruction
 MOST_AHEAD = 256  # bytes that a thread loads ahead
@@ -24,12 +24,13 @@ MOST_AHEAD = 256  # bytes that a thread loads ahead
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """A load done ahead, at subscripts `subs`. `vector`: by pieces of `piece` bytes; `lanes`: an element a lane;
-    `row`: one element, the same in every lane."""
+    `row`: one element, the same in every lane. `fresh`: the kernel has written what it reads."""
 
     load: Load
     subs: tuple[Poly, ...]
     kind: Literal["vector", "lanes", "row"]
     piece: int = 0
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Accesses:
             lows, highs = (tuple(self.target.poly(p) for p in ps) for ps in (dim.lo, dim.hi))
             self.facts = self.facts.index(dim.id, lows, highs, self.target.poly(dim.step))
         self.multiples = {s.id: s.multiple for s in job.ask.env.program.sizes}
+        self.written = {s.buffer for s in walk(loop.body) if isinstance(s, Store)}
         self.loads: list[Reach] = []
         self.stores: list[Reach] = []
         lazy = loop.where is not None
@@ -79,7 +81,7 @@ class Accesses:
     def _gather(self, root: Expr, lazy: bool) -> None:
         known = {r.node for r in self.loads}
         for load, guard in _loads(root):
-            if load in known or load.buffer in self.job.ask.sketch.written:
+            if load in known or load.buffer in self.written:
                 continue
             found = self.reach(load, lazy or guard)
             if found is not None and self.depends(found):
@@ -89,7 +91,7 @@ class Accesses:
     def reach(self, node: Load | Store, lazy: bool) -> Reach | None:
         """An access whose subscripts are polynomials and certainly inside their axes."""
         buffer = self.job.buffers.get(node.buffer)
-        if buffer is None or buffer.scope == "local" or buffer.role == "param":
+        if buffer is None or buffer.id in self.job.ask.local or buffer.role == "param":
             return None
         subs: list[Poly] = []
         modes = node.modes or (None,) * len(node.subs)
@@ -181,7 +183,8 @@ class Accesses:
             if self.lane.id not in reach.offset.names:
                 found.append(Fetch(reach.node, reach.subs, "row"))
             elif piece >= 4:
-                found.append(Fetch(reach.node, reach.subs, "vector", piece))
+                fresh = reach.buffer.id in self.job.ask.sketch.written
+                found.append(Fetch(reach.node, reach.subs, "vector", piece, fresh))
             else:
                 found.append(Fetch(reach.node, reach.subs, "lanes" if lanes > 1 else "row"))
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,14 +23,20 @@ from loopfuse.sizes import ONE, Poly
 from loopfuse.walking import free_names, own, walk
 
 THREADS = 256
+BLOCKS = 4  # a multiprocessor
 COLUMN_LANES = 32  # threads side by side along the columns
+MOST_ROWS = 16  # that a thread takes at a time
 
 
 class Nest:
-    """A kernel as a band of columns with folds in it: its dims (that of the vector last), the lets around, the body."""
+    """A kernel as a band of columns with loops in it: its dims (that of the vector last), the lets around, the body.
 
-    def __init__(self, dims: Sequence[Dim], vector: str, lets: Sequence[Let], body: Sequence[Stmt]) -> None:
-        self.dims, self.vector, self.body = tuple(dims), vector, tuple(body)
+    `whole`: the loops need one another's results, or are not all folds, so that a block owns its columns.
+    """
+
+    def __init__(self, dims: Sequence[Dim], vector: str, lets: Sequence[Let], body: Sequence[Stmt],
+                 whole: bool = False) -> None:  # fmt: skip
+        self.dims, self.vector, self.body, self.whole = tuple(dims), vector, tuple(body), whole
         self.around = tuple(lets)
         self.folds = [s for s in body if isinstance(s, Loop)]
 
@@ -60,22 +67,31 @@ def nest_of(job: Job) -> Nest | Declined:
         return Declined("bounds of the band depend on its indices")
     if any(trips(job.writer(), d) is None and extent_of(job, d) is None for d in dims):
         return Declined("the number of columns is no polynomial in the sizes")
-    if any(not s.accs or s.order != "par" for s in body if isinstance(s, Loop)):
-        return Declined("loops beside the reductions are not written here")
-    tainted: set[str] = set()
-    for stmt in body:
-        names = free_names((stmt,))
-        if isinstance(stmt, Loop):
-            if tainted & (names.values | names.loads):
-                return Declined("reductions that wait for one another are not written here")
-            tainted |= {a.id for a in stmt.accs} | {s.buffer for s in walk(stmt.body) if isinstance(s, Store)}
-        elif isinstance(stmt, Store):
-            tainted.add(stmt.buffer)
-        elif tainted & (names.values | names.loads):
-            tainted.add(stmt.id)
+    if any(s.order != "par" for s in body if isinstance(s, Loop)):
+        return Declined("something follows in order")
     vector = next((n for n, role in job.plan.roles.items() if role == "vector" and n in ids), "")
     dims.sort(key=lambda d: d.id == vector)
-    return Nest(dims, vector, lets, body)
+    whole = bool(job.ask.local) or _waits(body)
+    if whole and not vector:
+        return Declined("loops that wait for one another, and no columns that a block could own")
+    return Nest(dims, vector, lets, body, whole)
+
+
+def _waits(body: Sequence[Stmt]) -> bool:
+    """Whether a loop needs what another statement of its body gives, or is no fold."""
+    given: set[str] = set()
+    for stmt in body:
+        names = free_names((stmt,))
+        needs = bool(given & (names.values | names.loads))
+        if isinstance(stmt, Loop):
+            if needs or not stmt.accs:
+                return True
+            given |= {a.id for a in stmt.accs} | {s.buffer for s in walk(stmt.body) if isinstance(s, Store)}
+        elif isinstance(stmt, Store):
+            given.add(stmt.buffer)
+        elif needs:
+            given.add(stmt.id)
+    return False
 
 
 def _band(loop: Loop) -> bool:
@@ -92,7 +108,7 @@ def extent_of(job: Job, dim: Dim) -> Poly | None:
     return None
 
 
-class Reduction:
+class Reduction(ABC):
     """The kernels of one nest in the making; subclasses write the main one."""
 
     way = "column"
@@ -122,7 +138,7 @@ class Reduction:
         """A writer for one of the functions."""
         return Writer(self.target, self.job.buffers, self.job.faults, self.wide)
 
-    def emit(self) -> Emitted:
+    def emit(self) -> Emitted | Declined:
         """All kernels and their launches."""
         main, step = self.main()
         kernels, steps = [main], [step]
@@ -132,9 +148,9 @@ class Reduction:
             steps.append(step)
         return Emitted(tuple(kernels), tuple[Step, ...](steps), tuple(self.memory), frozenset(self.aligned))
 
+    @abstractmethod
     def main(self) -> tuple[KernelCode, Launch]:
         """The kernel that reads everything."""
-        raise NotImplementedError
 
     def function(self, w: Writer, what: str, threads: int, why: str) -> KernelCode:
         """A finished function."""
@@ -163,9 +179,9 @@ class Reduction:
         body = replace(loop, dims=parts.rest, accs=())
         return replace(loop, dims=parts.dims, where=None, body=(body,)), parts.dims
 
-    def absorb(self, strip: Strip, states: States, start: str, end: str | None = None) -> None:
+    def absorb(self, strip: Strip, states: States | None, start: str, end: str | None = None) -> None:
         """A strip into the running states: directly, or as a batch of its own that is then joined to them."""
-        if not states.repaired:
+        if states is None or not states.repaired:
             strip.states = states
             strip.emit(start, end)
             return
@@ -255,7 +271,7 @@ class Reduction:
         live = w.names.fresh("live")
         w.line(f"{w.index} {column} = {text};")
         w.line(f"const bool {live} = {column} < {w.poly(self.width)};")
-        w.line(f"if (!{live}) {column} = 0;")
+        w.line(f"if (!{live}) {column} = ({w.index})blockIdx.x * {side * lanes};")
         return column, live
 
     @contextmanager
@@ -287,4 +303,22 @@ def factor(text: str) -> str:
     return f"({text})" if " " in text else text
 
 
-__all__ = ["COLUMN_LANES", "THREADS", "Nest", "Reduction", "extent_of", "factor", "nest_of", "power", "thread"]
+def told(parts: int) -> str:
+    """So many parts, in words."""
+    return f"{parts} parts" if parts > 1 else "one part"
+
+
+__all__ = [
+    "BLOCKS",
+    "COLUMN_LANES",
+    "MOST_ROWS",
+    "THREADS",
+    "Nest",
+    "Reduction",
+    "extent_of",
+    "factor",
+    "nest_of",
+    "power",
+    "thread",
+    "told",
+]

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.code import Fill, KernelCode, Launch, Memory, Step, ceil_div, grid
 from loopfuse.emit.collapse import collapsed
-from loopfuse.emit.columns import Along
+from loopfuse.emit.columns_along import Along
 from loopfuse.emit.general import General
 from loopfuse.emit.merging import aliases
 from loopfuse.emit.partials import States, scoped, tree, unrolled

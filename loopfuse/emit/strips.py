@@ -206,7 +206,8 @@ class Strip:
         if fetch.kind == "row":
             w.line(f"{target} = {place.pointer}[{offset}];", fetch.load.span)
         else:
-            w.line(f"{target} = lf_read<{self.lanes}, {fetch.piece}>({place.pointer} + {offset});", fetch.load.span)
+            read = "lf_peek" if fetch.fresh else "lf_read"
+            w.line(f"{target} = {read}<{self.lanes}, {fetch.piece}>({place.pointer} + {offset});", fetch.load.span)
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
