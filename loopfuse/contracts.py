@@ -23,6 +23,7 @@ from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Load, Op, Ref, Select
 from loopfuse.ops import OPS, to_number
 from loopfuse.requires import COMPARISONS
 from loopfuse.sizes import ONE, ZERO, Poly
+from loopfuse.walking import own, walk_program
 
 TRUE = Const(1, BOOL)
 
@@ -56,8 +57,10 @@ def compute(typed: TypedProgram, roots: list[str], sizes: Mapping[str, int], inp
             ) -> list[Array]:  # fmt: skip
     """The values of buffers, by the reference interpreter, and of nothing that they do not depend on."""
     program = lower(typed, roots=roots)
-    needed = {b.id: inputs[b.id] for b in program.buffers if b.role in ("in", "param")}
-    found = reference.run(program, needed, dict(sizes)).outputs
+    read = frozenset().union(*(own(s).names.loads for s in walk_program(program)))
+    kept = tuple(b for b in program.buffers if b.role != "in" or b.id in read)
+    needed = {b.id: inputs[b.id] for b in kept if b.role in ("in", "param")}
+    found = reference.run(replace(program, buffers=kept), needed, dict(sizes)).outputs
     return [np.asarray(found[b.id]) for b in program.buffers if b.role == "out"]
 
 

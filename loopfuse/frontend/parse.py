@@ -26,6 +26,8 @@ from loopfuse.frontend.lint import expression_faults, lint, nested
 from loopfuse.frontend.syntax import Stop, explain, looks_new
 
 MOST_NESTED = 200
+MOST_MODULES = 32  # that are kept as they were read
+_MODULES: dict[tuple[str, str], ast.Script] = {}
 _KNOWN = (*mistakes.KNOWN, *statements.FIRST, *mistakes.LATE)
 
 
@@ -40,6 +42,20 @@ def parse(source: Source) -> ast.Script:
 def parse_recovering(source: Source, collector: Collector) -> ast.Script:
     """The statements that can be read; what is wrong with the others, and the lints, are added to `collector`."""
     return read(source, collector)[0]
+
+
+def parse_module(source: Source, collector: Collector) -> ast.Script:
+    """`parse_recovering` for a text that many scripts import: one without a message is read once a process."""
+    key = source.name, source.text
+    found = _MODULES.get(key)
+    if found is None:
+        before = len(collector.found)
+        found = parse_recovering(source, collector)
+        if len(collector.found) == before:
+            _MODULES[key] = found
+            while len(_MODULES) > MOST_MODULES:
+                _MODULES.pop(next(iter(_MODULES)))
+    return found
 
 
 def read(source: Source, collector: Collector) -> tuple[ast.Script, frozenset[str]]:

@@ -14,7 +14,7 @@ from loopfuse.frontend.check.core import Failed, cast, parts
 from loopfuse.frontend.check.modules import read_module
 from loopfuse.frontend.check.statements import Statements, defined, names_in
 from loopfuse.frontend.check.values import Array, Entry, Function, Module, Poison, Scalar, Scope, WeakFloat, WeakInt
-from loopfuse.frontend.parse import parse_recovering
+from loopfuse.frontend.parse import parse_module
 from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Load, Op, Select, Size
 from loopfuse.prove import Facts
 from loopfuse.sizes import ONE, Poly
@@ -54,7 +54,7 @@ class Declarations(Statements):
                 "LF0231", f"module `{node.module}` imports itself", node.span, " -> ".join((*within, source.name))
             )
         before = len(self.collector.errors)
-        script = parse_recovering(source, self.collector)
+        script = parse_module(source, self.collector)
         if len(self.collector.errors) > before:
             raise Failed
         scope = Scope()
