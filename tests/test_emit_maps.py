@@ -16,7 +16,7 @@ from loopfuse.bind import Given
 from loopfuse.cuda.compile import compile_kernel, compile_program
 from loopfuse.diag import Source
 from loopfuse.driver import Lowered, compile_source, lower_program
-from loopfuse.emit import base
+from loopfuse.emit import base, maps
 from loopfuse.emit.code import Code, KernelCode
 from loopfuse.emit.maps_tile import SIDE, Turn
 from loopfuse.emit.prelude import functions
@@ -79,8 +79,19 @@ PROGRAMS: dict[str, tuple[str, list[Sizes]]] = {
     "joined": ("input x: f32[M, N]\ninput y: f32[M, K]\noutput o = concat(x, y, axis=1)\n", [{"M": 10, "N": 64, "K": 32}, {"M": 7, "N": 33, "K": 5}]),
     "indices": ("input x: f32[M, N]\noutput o[i, j] = x[i, j] + f32(i * 10 + j)\n", [{"M": 33, "N": 64}, {"M": 9, "N": 33}]),
     "param": ("param a: f32\ninput x: f16[N]\noutput o[i] = x[i] * f16(a) + f16(i)\n", [{"N": 1000}]),
+    "steps": (
+        "input x: f32[N]\ninput c: f32[6]\nscan k in 0..6 carry (a = x * 0) {\n  next a = a * x + c[k]\n}\noutput o = a\n",
+        [{"N": 1000}],
+    ),
     "outer": ("input x: f32[M]\ninput y: f32[N]\noutput o[i, j] = x[i] * y[j]\n", [{"M": 9, "N": 33}, {"M": 3, "N": 20000}]),
 }  # fmt: skip
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small bands too take whole vectors."""
+    monkeypatch.setattr(maps, "SPREAD", 0)
+
 
 CASES = [(name, sizes) for name, (_, all_) in PROGRAMS.items() for sizes in all_]
 
@@ -100,13 +111,13 @@ def kernel(text: str, sizes: Sizes, dynamic: bool = False) -> KernelCode:
     return found
 
 
-def verdict(text: str, sizes: Sizes, dynamic: bool = False, strict: bool = True) -> str:
+def verdict(text: str, sizes: Sizes, dynamic: bool = False, strict: bool = True, only: str | None = None) -> str:
     """What is wrong with the results of the emitted kernels on the CPU."""
     low = lowered(text)
     params: dict[str, Any] = {p.id: 1.5 for p in low.program.buffers if p.role == "param"}
     bound = driver.bind_program(low.typed, Given({}, dims=sizes, params=params, fill=True, seed=1))
     optimised = driver.optimise(low, Options(sizes=bound.sizes))
-    code = emit(optimised.program, bound.sizes, dynamic=dynamic)
+    code = emit(optimised.program, bound.sizes, dynamic=dynamic, only=only)
     assert not strict or {k.schedule for k in code.kernels} == {"map"}
     arrays = driver.run_inputs(optimised, bound)
     outputs = {b.id: (b.dtype, [int(p.value(bound.sizes)) for p in b.shape])
@@ -117,6 +128,7 @@ def verdict(text: str, sizes: Sizes, dynamic: bool = False, strict: bool = True)
 
 
 @emulated
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
     ("name", "sizes"), CASES, ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values()))
 )
@@ -126,12 +138,21 @@ def test_it_computes_what_the_reference_does(name: str, sizes: Sizes) -> None:
 
 @emulated
 @pytest.mark.parametrize("name", PROGRAMS)
+def test_small_bands(name: str) -> None:
+    text, sizes = PROGRAMS[name]
+    assert not verdict(text, sizes[0])
+
+
+@emulated
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_one_text_for_all_sizes(name: str) -> None:
     text, sizes = PROGRAMS[name]
     assert not verdict(text, sizes[-1], dynamic=True)
 
 
 @emulated
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_subscripts_of_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "MOST_NARROW", 2)
@@ -146,6 +167,38 @@ def test_nothing_is_launched_for_an_empty_band(dynamic: bool) -> None:
     assert not verdict(PROGRAMS["flat"][0], {"N": 0}, dynamic, strict=False)
     assert not verdict(PROGRAMS["transposed"][0], {"M": 0, "N": 5}, dynamic, strict=False)
     assert not verdict(PROGRAMS["slices"][0], {"M": 1, "N": 1}, dynamic, strict=False)
+
+
+FOLDS = {
+    "gray": ("input x: u8[H, W, 3]\ninput w: f32[3]\noutput o[h, q] = sum(f32(x[h, q, c]) * w[c] for c)\n", {"H": 20, "W": 64}),
+    "taps": ("input x: f32[N]\ninput w: f32[5]\noutput o[i in 0..N] = sum(edge(x)[i + k - 2] * w[k] for k)\n", {"N": 1000}),
+    "box": (
+        "input x: f32[H, W]\n"
+        "output o[y in 0..H, q in 0..W] = max(edge(x)[y + a - 1, q + b - 1] for a in 0..3, b in 0..3)\n",
+        {"H": 20, "W": 64},
+    ),
+    "some": ("input x: f32[N, 4]\noutput o[i] = any(x[i, k] > 0.5 for k)\noutput c[i] = sum(x[i, k] > 0 for k)\n", {"N": 1000}),
+    "softmax": (
+        "input x: f32[N, 4]\nlet m[i] = max(x[i, k] for k)\n"
+        "output o[i, k] = exp(x[i, k] - m[i]) / sum(exp(x[i, j] - m[i]) for j)\n",
+        {"N": 1000},
+    ),
+}  # fmt: skip
+
+
+@emulated
+@pytest.mark.parametrize("name", FOLDS)
+def test_folds_of_a_few_elements_are_written_out(name: str) -> None:
+    text, sizes = FOLDS[name]
+    assert not verdict(text, sizes, only="map")
+
+
+def test_a_recurrence_of_a_few_steps_stays_in_registers() -> None:
+    found = peer("small_chain_f32")
+    assert found.schedule == "map"
+    assert found.text.count("tanhf") == 10
+    assert len(re.findall(r"\bo\[", found.text)) == 1
+    assert "for (" not in found.text
 
 
 # -- forms ------------------------------------------------------------------------------------------------------------
@@ -217,7 +270,7 @@ def test_rows_of_odd_length_are_one_index_all_the_same() -> None:
 
 def test_rows_whose_length_is_required_to_divide_are_vectors_at_every_size() -> None:
     script = "input x: bf16[M, N]\ninput b: bf16[N]\nrequire N % 8 == 0\noutput o = x + b\n"
-    text = kernel(script, {"M": 64, "N": 64}, dynamic=True).text
+    text = kernel(script, {"M": 4096, "N": 4096}, dynamic=True).text
     assert "lf_peek<8, 16>(b + column)" in text
 
 

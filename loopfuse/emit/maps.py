@@ -19,6 +19,7 @@ from loopfuse.emit.maps_form import Form, Shape
 from loopfuse.emit.maps_operands import Operands, registers
 from loopfuse.emit.maps_plain import Plain
 from loopfuse.emit.maps_tile import Tile, Turn, turn
+from loopfuse.emit.straight import straightened
 from loopfuse.ir import Let, Op, Store
 from loopfuse.ops import OPS
 from loopfuse.schedule.base import band, par_chain
@@ -26,6 +27,7 @@ from loopfuse.sizes import ZERO, Poly
 from loopfuse.walking import own
 
 THREADS, FEWEST = 256, 64
+SPREAD = 64  # threads a multiprocessor below which vectors are narrower
 MOST_VECTORS, MOST_ELEMENTS = 4, 8  # a thread and operand, the second where elements are taken by themselves
 MOST_HELD = 44  # registers for loaded operands and values of the body
 RESIDENT, ALL_REGISTERS = 1024, 255  # threads of a multiprocessor, which then have 64 registers each
@@ -54,14 +56,17 @@ def emit(job: Job) -> Emitted | Declined:
 
 def _study(job: Job) -> Study | Declined:
     top = band(job.ask.sketch)
-    chain = par_chain(top) if top is not None else []
-    if not chain:
+    if top is None or not par_chain(top):
         return Declined("there is no band of parallel loops")
-    if job.ask.local or job.ask.own:
-        return Declined("the kernel reads what it writes itself")
+    if job.ask.local or job.ask.own or len(job.ask.sketch.levels) > 1 + len(par_chain(top)):
+        straight = straightened(job)
+        if straight is None:
+            return Declined("loops inside the band that are not a few steps, or an array between its threads")
+        job, top = straight, band(straight.ask.sketch)
+    chain = par_chain(top) if top is not None else []
     body = _flat(job, chain)
-    if body is None:
-        return Declined("loops inside the band")
+    if body is None or job.ask.local or job.ask.own:
+        return Declined("statements beside the band, or an array that is written and read")
     study = Study(job, chain, body)
     return study if study.sound else Declined("bounds of the band that depend on its indices")
 
@@ -155,7 +160,9 @@ def _cached(study: Study) -> frozenset[str]:
 
 
 def _shape(study: Study, operands: Operands) -> Shape:
-    width = operands.width()
+    width, units = operands.width(), study.target.device.units
+    while width > 1 and study.elements < width * SPREAD * units:
+        width //= 2
     if not operands.groups:
         return Shape("flat", 1, 1, 32)
     inner, outer = operands.groups[-1], operands.groups[:-1]

@@ -26,7 +26,9 @@ from loopfuse.walking import free_names
 TILE = 32  # what a size that a plan should choose is where none does
 
 # By schedule; what is not here, and what these decline, is written by `general`.
-EMITTERS: dict[str, Emitter] = {"column": columns.emit, "map": maps.emit, "row": rows.emit, "scatter": scatters.emit}
+EMITTERS: dict[str, Emitter] = {
+    "column": columns.emit, "map": maps.emit, "row": rows.emit, "scan": maps.emit, "scatter": scatters.emit,
+}  # fmt: skip
 
 NO_COST = Cost(0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0)
 
