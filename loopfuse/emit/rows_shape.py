@@ -42,6 +42,7 @@ class Line:
 
     @property
     def ragged(self) -> bool:
+        """Whether not every position is an iteration."""
         return self.loop.where is not None or not all(self.tight)
 
 
@@ -68,10 +69,12 @@ class Stream:
 
     @property
     def first(self) -> int:
+        """The first loop that reads it, or -1."""
         return min(self.readers, default=-1)
 
     @property
     def last(self) -> int:
+        """The last loop that reads it, or -1."""
         return max(self.readers, default=-1)
 
     @property
@@ -101,6 +104,7 @@ class Shape:
 
     @property
     def target(self) -> Target:
+        """What the code is made for."""
         return self.job.target
 
     @property

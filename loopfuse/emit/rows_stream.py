@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from loopfuse.emit.merging import aliases, value
 from loopfuse.emit.rows_fit import MOST_VECTORS, STREAM_VECTORS_MANY, Fit
 from loopfuse.emit.rows_shape import Line, Run, Shape, Stream
-from loopfuse.emit.rows_write import Part, Rows, counted
+from loopfuse.emit.rows_vectors import Part
+from loopfuse.emit.rows_write import Rows, counted
 from loopfuse.emit.slices import levels, prune
 from loopfuse.emit.writer import Writer, c_type, state_type
 from loopfuse.ir import Acc, Loop, Stmt, Store
