@@ -30,6 +30,7 @@ THREADS, FEWEST = 256, 64
 SPREAD = 64  # threads a multiprocessor below which vectors are narrower
 MOST_VECTORS, MOST_ELEMENTS = 4, 8  # a thread and operand, the second where elements are taken by themselves
 MOST_HELD = 44  # registers for loaded operands and values of the body
+MOST_WORK = 1100  # operations that are written out for one thread, for the sake of the compiler
 RESIDENT, ALL_REGISTERS = 1024, 255  # threads of a multiprocessor, which then have 64 registers each
 HEAVY = 25  # operations of a function from which on it may need many registers
 BLOCKS = 4  # a multiprocessor, below which threads take fewer vectors
@@ -161,7 +162,7 @@ def _cached(study: Study) -> frozenset[str]:
 
 def _shape(study: Study, operands: Operands) -> Shape:
     width, units = operands.width(), study.target.device.units
-    while width > 1 and study.elements < width * SPREAD * units:
+    while width > 1 and (study.elements < width * SPREAD * units or _work(study) * width > MOST_WORK):
         width //= 2
     if not operands.groups:
         return Shape("flat", 1, 1, 32)
@@ -181,6 +182,11 @@ def _shape(study: Study, operands: Operands) -> Shape:
     return Shape("decoded", width, vectors, threads)
 
 
+def _work(study: Study) -> int:
+    """Operations for an element."""
+    return sum(OPS[n.op].flops for stmt in study.body for n in own(stmt).nodes if isinstance(n, Op))
+
+
 def _patch(columns: int, threads: int) -> tuple[int, int]:
     """Threads across and down a patch."""
     if columns <= threads:
@@ -192,8 +198,9 @@ def _patch(columns: int, threads: int) -> tuple[int, int]:
 def _amount(study: Study, operands: Operands, width: int, total: int) -> tuple[int, int]:
     """Threads a block and vectors a thread."""
     held = registers(operands.made(width), width, len(operands.groups))
+    work = _work(study) * width
     vectors, units = MOST_VECTORS if width > 1 else MOST_ELEMENTS, study.target.device.units
-    while vectors > 1 and held * vectors + study.job.ask.sketch.live > MOST_HELD:
+    while vectors > 1 and (held * vectors + study.job.ask.sketch.live > MOST_HELD or work * vectors > MOST_WORK):
         vectors //= 2
     while vectors > 1 and (total < THREADS * vectors * units * BLOCKS or study.job.budget < ALL_REGISTERS):
         vectors //= 2
