@@ -93,7 +93,7 @@ WORKLOADS = {
     "mean_var_cols": {"M": 131072, "N": 1024},
     "gemv": {"M": 1, "K": 16384, "N": 16384},
 }
-REGISTERS = {"sumsq": 40, "mean_var_cols": 96, "gemv": 64}  # with which enough loads are in flight
+REGISTERS = {"sumsq": 64, "mean_var_cols": 96, "gemv": 64}  # with which enough loads are in flight
 
 
 @pytest.mark.parametrize("script", WORKLOADS)

@@ -48,6 +48,8 @@ class Across(Reduction):
         self.lanes = 1 if bound else min(a.lanes(extent) for a in self.accesses)
         self.rows = min(a.rows(self.lanes, MOST_ROWS, ACROSS_BYTES, size_of(f.body))
                         for a, f in zip(self.accesses, nest.folds, strict=True))  # fmt: skip
+        self.held = max(a.held(self.lanes, self.rows, self.wide) + self.registers(f, self.lanes)
+                        for a, f in zip(self.accesses, nest.folds, strict=True))  # fmt: skip
         threads = -(-self.columns // self.lanes)
         self.side = min(COLUMN_LANES, power(threads))
         while (

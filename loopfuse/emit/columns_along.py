@@ -69,6 +69,7 @@ class Along(Reduction):
         blocks = -(-self.device.units // self.columns)
         while rows > 1 and self.count(fold) < THREADS * lanes * rows * blocks:
             rows //= 2
+        self.held = max(self.held, found.held(lanes, rows, self.wide) + self.registers(fold, 1))
         return found, lanes, rows
 
     def fold(self, w: Writer, fold: Loop, accesses: Accesses, lanes: int, rows: int) -> States:

@@ -204,10 +204,18 @@ class Accesses:
         per = [r.buffer.dtype.itemsize * (lanes if self.lane.id in r.offset.names else 1) for r in self.loads]
         streams = sum(p * 2 > max(per, default=1) for p in per)
         rows = max(1, bytes_ // max(per, default=4)) if streams < 4 else max(1, bytes_ // 2 // max(per))
-        rows = min(rows, most)
-        while rows > 1 and (rows * sum(per) > MOST_AHEAD or rows * lanes * nodes > 768):
+        rows, ahead = min(rows, most), MOST_AHEAD * self.job.budget // 255
+        while rows > 1 and (rows * sum(per) > ahead or rows * lanes * nodes > 768):
             rows //= 2
         return rows
+
+    def held(self, lanes: int, rows: int, wide: bool) -> int:
+        """The registers that hold the elements of a strip, and subscripts where those are `wide`."""
+        found = rows * 2 if wide else 0
+        for reach in self.loads:
+            many = lanes if self.lane.id in reach.offset.names else 1
+            found += rows * max(1, many * reach.buffer.dtype.itemsize // 4)
+        return found
 
 
 def _loads(root: Expr) -> Iterator[tuple[Load, bool]]:

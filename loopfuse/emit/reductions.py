@@ -25,6 +25,8 @@ from loopfuse.walking import free_names, own, walk
 THREADS = 256
 BLOCKS = 4  # a multiprocessor
 COLUMN_LANES = 32  # threads side by side along the columns
+LEAST_SIDE = 8  # columns side by side in a finish
+RESIDENT = ((52, 4), (4096, 2))  # blocks that must fit on a multiprocessor, by the registers that a thread holds
 MOST_ROWS = 16  # that a thread takes at a time
 
 
@@ -121,6 +123,7 @@ class Reduction(ABC):
         self.points = max((self.count(f) for f in nest.folds), default=1)
         self.wide = job.wide or self.columns > MOST_NARROW or self.points > MOST_NARROW
         self.parts = 1
+        self.held = 0  # about how many registers of a thread hold elements and states
         self.aligned: set[str] = set()
         self.memory: list[Memory] = []
         self.deps = job.ask.sketch.deps
@@ -153,11 +156,22 @@ class Reduction(ABC):
         """The kernel that reads everything."""
 
     def function(self, w: Writer, what: str, threads: int, why: str) -> KernelCode:
-        """A finished function."""
+        """A finished function.
+
+        The main one says how many blocks must fit on a multiprocessor, few as they are: unless told, the assembler saves
+        registers by issuing loads one after another.
+        """
+        most = next(n for held, n in RESIDENT if self.held <= held)
+        blocks = 0 if what else most if self.job.budget >= 128 else 1
         spans = tuple(dict.fromkeys(s.span for s in walk(self.nest.body) if s.span is not None))[:4]
         kernel = self.job.kernel.id
-        return w.function(f"{self.job.name}{what}", threads, head=[f"{kernel}: {why}"], kernel=kernel,
+        return w.function(f"{self.job.name}{what}", threads, blocks=blocks, head=[f"{kernel}: {why}"], kernel=kernel,
                           schedule=self.way, why=why, spans=spans)  # fmt: skip
+
+    def registers(self, fold: Loop, lanes: int) -> int:
+        """About how many registers the states of a fold take: of repaired ones a batch has its own."""
+        size = sum(state_bytes(a.monoid, a.dtype) for a in fold.accs if not a.shape) // 4 * lanes
+        return size * 2 if any(a.repair is not None for a in fold.accs) else size
 
     # -- folds --------------------------------------------------------------------------------------------------------
 
@@ -227,6 +241,8 @@ class Reduction(ABC):
         """The kernel that joins the partial states of each column, in order, and goes on."""
         w = self.writer()
         side = min(COLUMN_LANES, power(self.columns))
+        while side > LEAST_SIDE and THREADS // side < self.parts and self.columns < 2 * side * self.device.units:
+            side //= 2  # more parts at a time
         rows = max(min(THREADS // side, power(self.parts)), 32 // side)
         threads = side * rows
         column, live = self.column(w, side, 1)

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loopfuse.dtypes import BF16
 from loopfuse.emit.fetching import Fetch, Write
 from loopfuse.emit.merging import aliases
 from loopfuse.emit.partials import States, unrolled
@@ -239,8 +240,12 @@ class Strip:
             name = arrays.get(load)
             if name is None:
                 return None
-            kind = next(f.kind for f in self.fetches if f.load == load)
-            return w.fetched(f"{name}[{r}]" if kind == "row" else f"{name}[{r}].v[{v}]", w.place(load.buffer, False))
+            place = w.place(load.buffer, False)
+            if next(f.kind for f in self.fetches if f.load == load) == "row":
+                return w.fetched(f"{name}[{r}]", place)
+            if place.dtype == BF16:
+                return f"lf_bf16_at({name}[{r}], {v})"
+            return w.fetched(f"{name}[{r}].v[{v}]", place)
 
         by = v if self.by == "lane" else f"{r} % {states.lanes}" if states and states.lanes < self.rows else r
         self.element.at = states.at(by) if states else {}

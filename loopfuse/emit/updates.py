@@ -31,14 +31,14 @@ UPDATES: dict[str, str] = {
     "lf_in_turn": """template <class T, class F> __device__ __forceinline__ void lf_in_turn(T* table, int key, T value, F join) {
   const int lane = threadIdx.x % 32;
   int turn = 0;
-#pragma unroll
+#pragma unroll 4
   for (int d = 1; d < 32; ++d) {
     const int other = lf_shfl_up(key, d);
     turn += lane >= d && other == key;
   }
   if (key < 0) turn = 0;
   int last = turn;
-#pragma unroll
+#pragma unroll 1
   for (int d = 16; d > 0; d >>= 1) {
     const int other = lf_shfl_xor(last, d);
     last = other > last ? other : last;
