@@ -25,9 +25,9 @@ from loopfuse.emit.strips import Element, Span
 from loopfuse.emit.tables import Aiming, Table, Updating, table_of
 from loopfuse.emit.team import Team
 from loopfuse.emit.updates import WORDS
-from loopfuse.emit.writer import Place, Writer, state_bytes, state_type
-from loopfuse.ir import Let, Loop, Stmt, Store
-from loopfuse.sizes import ONE, Poly
+from loopfuse.emit.writer import Place, Writer, state_bytes, state_type, storage
+from loopfuse.ir import Let, Load, Loop, Stmt, Store
+from loopfuse.sizes import ONE, ZERO, Poly
 from loopfuse.walking import free_names, walk
 
 WARPS = THREADS // 32
@@ -96,6 +96,7 @@ class Scatter(Along):
         self.whole: dict[str, str] = {}  # of each table the first copy in shared memory
         self.slots = 0  # where scalars are told to all threads
         self.finishes = False  # whether the last block of the main kernel goes on with what follows
+        self.homes: dict[str, str] = {}  # buffers that arrays are written to in place
 
     def scatter(self) -> Emitted | Declined:
         """All kernels and their launches."""
@@ -106,11 +107,42 @@ class Scatter(Along):
         if self.private and self.joined <= MOST_JOINED:
             kernel, launch = self.alone()
             return Emitted((kernel,), (launch,), tuple(self.memory), frozenset(self.aligned))
+        self.homes = self.places_of_results()
         kernels, steps = self.spread()
         after = self.general.run(self.after)
         memory = {m.id: m for m in (*self.memory, *self.general.memory.values())}
         return Emitted((*kernels, *self.general.kernels), (*steps, *after), tuple(memory.values()),
                        frozenset(self.aligned))  # fmt: skip
+
+    def places_of_results(self) -> dict[str, str]:
+        """Buffers that are only copies of arrays; the loops that copy are left out of what follows."""
+        found: dict[str, str] = {}
+        rest = []
+        for stmt in self.after:
+            acc, buffer = _copied(stmt)
+            table = self.tables.get(acc)
+            if table is not None and acc not in found and isinstance(stmt, Loop) and self.alike(table, buffer, stmt):
+                found[acc] = buffer
+            else:
+                rest.append(stmt)
+        self.after = tuple(rest)
+        return found
+
+    def alike(self, table: Table, buffer: str, loop: Loop) -> bool:
+        """Whether a buffer's memory can hold an array, element for element, and the loop goes over all of them."""
+        b, acc = self.job.buffers[buffer], table.acc
+        kept = storage(b.dtype) == state_type(acc.monoid, acc.dtype) and b.scope == "device"
+        shapes = [[*map(self.target.poly, s)] for s in (b.shape, acc.shape, [d.hi[0] for d in loop.dims])]
+        return kept and shapes[0] == shapes[1] == shapes[2]
+
+    def home(self, table: Table) -> str:
+        """The memory of an array when it is complete."""
+        return self.homes.get(table.acc.id) or f"{self.job.name}.{table.acc.id}"
+
+    def raw(self, table: Table) -> str:
+        """The memory in which an array is updated."""
+        apart = table.way == "exact" or table.narrow
+        return f"{self.job.name}.{table.acc.id}.words" if apart else self.home(table)
 
     def level(self) -> bool:
         """Whether all updates stand directly in the bodies of the folds."""
@@ -128,9 +160,8 @@ class Scatter(Along):
         """Tables in shared memory at their identities, or in device memory."""
         if not self.private:
             for id, table in self.tables.items():
-                exact = table.way == "exact"
-                memory = f"{self.job.name}.{id}{'.words' if exact or table.narrow else ''}"
-                pointer = w.pointer(memory, "long long" if exact else table.word, write=True, name=id)
+                kind = "long long" if table.way == "exact" else table.word
+                pointer = w.pointer(self.raw(table), kind, write=True, name=id)
                 w.places[id] = Place(pointer, table.acc.shape, table.acc.dtype, raw=True)
             return
         w.comment("the block's tables")
@@ -376,9 +407,9 @@ class Scatter(Along):
 
     def started(self, table: Table, kernels: list[KernelCode]) -> list[Step]:
         """An array in device memory at its identity."""
-        exact = table.way == "exact"
-        id = f"{self.job.name}.{table.acc.id}{'.words' if exact or table.narrow else ''}"
-        self.memory.append(Memory(id, table.size * (8 * WORDS if exact else table.bytes)))
+        exact, id = table.way == "exact", self.raw(table)
+        if id not in self.job.buffers:
+            self.memory.append(Memory(id, table.size * (8 * WORDS if exact else table.bytes)))
         if exact or table.zero:
             return [Fill(id)]
         w = self.writer()
@@ -393,20 +424,21 @@ class Scatter(Along):
         """What the updates left, made the array that is read later; None where it is that already."""
         acc = table.acc
         if not self.private and table.way == "atomic" and not table.narrow:
-            self.general.roots[acc.id] = acc, f"{self.job.name}.{acc.id}"
+            self.general.roots[acc.id] = acc, self.home(table)
             return None
         w = self.writer()
         kind = state_type(acc.monoid, acc.dtype)
-        id = f"{self.job.name}.{acc.id}.state"
-        self.memory.append(Memory(id, table.size * state_bytes(acc.monoid, acc.dtype)))
+        id = self.home(table)
+        if id not in self.job.buffers:
+            self.memory.append(Memory(id, table.size * state_bytes(acc.monoid, acc.dtype)))
         self.general.roots[acc.id] = acc, id
         result = w.pointer(id, kind, write=True, name=acc.id)
         with self.every(w, table) as k:
             if table.way == "exact":
-                words = w.pointer(f"{self.job.name}.{acc.id}.words", "long long", name=f"{acc.id}.words")
+                words = w.pointer(self.raw(table), "long long", name=f"{acc.id}.words")
                 w.line(f"{result}[{k}] = lf_exact_value({words} + {k} * {WORDS});")
             elif not self.private:
-                words = w.pointer(f"{self.job.name}.{acc.id}.words", table.word, name=f"{acc.id}.words")
+                words = w.pointer(self.raw(table), table.word, name=f"{acc.id}.words")
                 w.line(f"{result}[{k}] = {table.value(f'{words}[{k}]')};")
             elif table.zero:
                 total = self.scratch(w, table, "total", 1)
@@ -438,6 +470,18 @@ class Scatter(Along):
     def enough(self, table: Table) -> tuple[Poly, Poly, Poly]:
         """A grid for it."""
         return grid(self.general.least(ceil_div(table.size, THREADS), 8 * self.device.units))
+
+
+def _copied(stmt: Stmt) -> tuple[str, str]:
+    """The array and the buffer, where a loop copies all of the one to the other; else two empty names."""
+    if not isinstance(stmt, Loop) or stmt.accs or stmt.order != "par" or stmt.where is not None or len(stmt.body) != 1:
+        return "", ""
+    store, order = stmt.body[0], [Poly.of(d.id) for d in stmt.dims]
+    if not isinstance(store, Store) or not isinstance(store.value, Load) or any(m is not None for m in store.modes):
+        return "", ""
+    same = all([getattr(s, "poly", None) for s in subs] == order for subs in (store.subs, store.value.subs))
+    full = all(d.lo == (ZERO,) and len(d.hi) == 1 and d.step == ONE for d in stmt.dims)
+    return (store.value.buffer, store.buffer) if same and full else ("", "")
 
 
 __all__ = ["Scatter", "emit"]
