@@ -69,6 +69,16 @@ PRIMITIVES: dict[str, str] = {
     "lf_store16": _store(16, "uint4", "xyzw"),
     "lf_store8": _store(8, "uint2", "xy"),
     "lf_store4": _store(4, "unsigned int", ""),
+    # Copies to shared memory that pass by the registers; a thread waits until all but N groups of its own are done.
+    "lf_stage16": _I + """void lf_stage16(void* to, const void* from) {
+  unsigned int at;
+  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(from) : "memory");
+}""",
+    "lf_stage_end": _I + """void lf_stage_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }""",
+    "lf_stage_wait": """template <int N> __device__ __forceinline__ void lf_stage_wait() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}""",
     "lf_sync": _I + "void lf_sync() { __syncthreads(); }",
     "lf_syncwarp": _I + "void lf_syncwarp() { __syncwarp(); }",
     "lf_shfl_xor": _shuffle("lf_shfl_xor", "__shfl_xor_sync"),

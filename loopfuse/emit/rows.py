@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from loopfuse.emit.approx import approximations
+from loopfuse.emit.approx import Approximations, approximations
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.code import Launch, ceil_div, grid
 from loopfuse.emit.rows_fit import Fit, choose, known_lengths, streaming
 from loopfuse.emit.rows_keep import keep
 from loopfuse.emit.rows_shape import Shape, parse, settled
+from loopfuse.emit.rows_staged import Staged, staging
 from loopfuse.emit.rows_stream import Streams, once, streamable
 from loopfuse.emit.rows_write import Rows
 from loopfuse.ir import Let, Loop, Store
@@ -35,28 +36,43 @@ def emit(job: Job) -> Emitted | Declined:
                 return Declined(f"the array accumulator `{acc.id}` is too large for registers")
             if acc.shape and acc.repair is not None:
                 return Declined(f"the array accumulator `{acc.id}` has a repair")
-    return _in_registers(shape) or _through_memory(shape)
+    return _staged(shape) or _in_registers(shape) or _through_memory(shape)
 
 
 def _in_registers(shape: Shape) -> Emitted | None:
     """With the row in registers, where it fits and is not read once only."""
-    job = shape.job
     lengths = known_lengths(shape)
     if lengths is None:
         return None
-    around = [s for b in shape.bands for s in b.body if isinstance(s, Let)]
-    exact = [replace(s, accs=tuple(replace(a, repair=None) for a in s.accs)) if isinstance(s, Loop) else s
-             for s in shape.body]  # fmt: skip
-    near = approximations((*shape.tops, *around, *exact), job.buffers, job.target.numerics, job.ask.local)
+    near = _near(shape)
     found = keep(shape, near)
     kept = settled(shape, found.body) if found.lets else shape
     for option, lets in ((kept, found.lets), (shape, {})) if isinstance(kept, Shape) else ((shape, {}),):
         fit = choose(option, lengths, [line.number for line in lets.values()])
         if fit is not None and (fit.blocks == 1 or not once(shape)):
-            rows = Rows(job.writer(), option, fit)
+            rows = Rows(shape.job.writer(), option, fit)
             rows.spelled(near, lets)
             return _emitted(option, fit, rows)
     return None
+
+
+def _staged(shape: Shape) -> Emitted | None:
+    """With the row in shared memory, where it is long and not read once only."""
+    fit = None if once(shape) else staging(shape)
+    if fit is None:
+        return None
+    rows = Staged(shape.job.writer(), shape, fit)
+    rows.spelled(_near(shape))
+    return _emitted(shape, fit, rows)
+
+
+def _near(shape: Shape) -> Approximations:
+    """The approximations that exact passes may use."""
+    job = shape.job
+    around = [s for b in shape.bands for s in b.body if isinstance(s, Let)]
+    exact = [replace(s, accs=tuple(replace(a, repair=None) for a in s.accs)) if isinstance(s, Loop) else s
+             for s in shape.body]  # fmt: skip
+    return approximations((*shape.tops, *around, *exact), job.buffers, job.target.numerics, job.ask.local)
 
 
 def _through_memory(shape: Shape) -> Emitted | Declined:
@@ -76,6 +92,7 @@ def _emitted(shape: Shape, fit: Fit, rows: Rows) -> Emitted:
     rows.write()
     who = f"{fit.threads} threads" if fit.blocks == 1 else f"{fit.blocks} blocks of {fit.threads} threads"
     what = "through memory" if isinstance(rows, Streams) else "in registers"
+    what = "in shared memory" if isinstance(rows, Staged) else what
     why = f"rows by {who} each, {what}"
     spans = tuple(dict.fromkeys(s.span for s in walk(shape.body) if isinstance(s, Store) and s.span is not None))[:4]
     code = rows.w.function(

@@ -45,6 +45,8 @@ class Part:
 class Vectors(Joins):
     """Statements of a thread that holds vectors of a row."""
 
+    unroll = ""  # vectors of a loop that are written out; "": all
+
     def __init__(self, writer: Writer, shape: Shape, fit: Fit) -> None:
         super().__init__(writer, fit)
         self.shape = shape
@@ -89,7 +91,7 @@ class Vectors(Joins):
         length = w.target.number(run.length)
         kind = "int" if length is not None and length <= MOST_NARROW else w.index
         v, p = w.names.fresh("v"), w.names.fresh(stem)
-        w.line("#pragma unroll")
+        w.line(f"#pragma unroll {self.unroll}".rstrip())
         with w.block(f"for (int {v} = 0; {v} < {part.count}; ++{v})"), ExitStack() as stack:
             place = f"({v} * {sharing} + {self.lane}) * {width}" if sharing > 1 else f"{v} * {width}"
             declared = len(w.lines)

@@ -25,7 +25,7 @@ HOST: dict[str, str] = {
     "lf_tanh_approx": _F + "lf_tanh_approx(float x) { return emu_coarse(tanhf(x), 12); }",
     "lf_exp2_approx": _F + "lf_exp2_approx(float x) { return emu_coarse(exp2f(x), 23); }",
     "lf_near_exp2": _F + "lf_near_exp2(float x) { return emu_coarse(exp2f(x), 23); }",
-    "lf_near_rcp": _F + "lf_near_rcp(float x) { return emu_coarse(1.0f / x, 23); }",
+    "lf_rcp_approx": _F + "lf_rcp_approx(float x) { return emu_coarse(1.0f / x, 23); }",
     "lf_sqrt_approx": _F + "lf_sqrt_approx(float x) { return emu_coarse(sqrtf(x), 23); }",
     "lf_div_approx": _F + "lf_div_approx(float a, float b) { return a / b; }",
     "lf_f16_bits": "inline unsigned short lf_f16_bits(float x) "
@@ -37,6 +37,9 @@ HOST: dict[str, str] = {
     "{ return emu_f16(low) | (unsigned int)emu_f16(high) << 16; }",
     "lf_bf16x2": "inline unsigned int lf_bf16x2(float low, float high) "
     "{ return emu_bf16(low) | (unsigned int)emu_bf16(high) << 16; }",
+    "lf_stage16": "inline void lf_stage16(void* to, const void* from) { *(uint4*)to = *(const uint4*)from; }",
+    "lf_stage_end": "inline void lf_stage_end() {}",
+    "lf_stage_wait": "template <int N> inline void lf_stage_wait() {}",
     "lf_load16": "inline uint4 lf_load16(const void* p) { return *(const uint4*)p; }",
     "lf_load8": "inline uint2 lf_load8(const void* p) { return *(const uint2*)p; }",
     "lf_load4": "inline unsigned int lf_load4(const void* p) { return *(const unsigned int*)p; }",
