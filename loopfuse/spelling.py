@@ -203,10 +203,21 @@ __device__ __forceinline__ double lf_fmax(double a, double b) { return a != a ? 
     "lf_isnan": _both("__device__ __forceinline__ bool lf_isnan(REAL x) { return x != x; }"),
     "lf_isinf": _both("__device__ __forceinline__ bool lf_isinf(REAL x) { return x == x && x - x != 0; }"),
     "lf_isfinite": _both("__device__ __forceinline__ bool lf_isfinite(REAL x) { return x - x == 0; }"),
-    "lf_sigmoid": _both(_REAL + """lf_sigmoid(REAL x) {
-  REAL e = exp#(-fabs#(x));
-  return (x >= 0 ? (REAL)1 : e) / ((REAL)1 + e);
-}"""),
+    # The quotient as division makes it, correctly rounded, without its cases: the divisor is in [1, 2].
+    "lf_sigmoid": _FLOAT + """lf_sigmoid(float x) {
+  float e = expf(-fabsf(x)), d = 1.0f + e, n = x >= 0 ? 1.0f : e, r = lf_rcp_approx(d), q = n * r;
+  return fmaf(fmaf(-d, q, n), r, q);
+}
+__device__ __forceinline__ double lf_sigmoid(double x) {
+  double e = exp(-fabs(x));
+  return (x >= 0 ? 1.0 : e) / (1.0 + e);
+}""",
+    # Of numbers from 1 on.
+    "lf_rcp_approx": _FLOAT + """lf_rcp_approx(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}""",
     "lf_logaddexp": _both(_REAL + """lf_logaddexp(REAL a, REAL b) {
   if (a == b) return a + (REAL)0.693147180559945309;
   REAL d = a - b;

@@ -78,27 +78,21 @@ FUNCTIONS: dict[str, str] = {
   asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }""",
-    # Of numbers from 1 on.
-    "lf_near_rcp": """__device__ __forceinline__ float lf_near_rcp(float x) {
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
-}""",
     "lf_near_exp": "__device__ __forceinline__ float lf_near_exp(float x) { return lf_near_exp2(x * 1.44269504f); }",
     "lf_near_sigmoid": """__device__ __forceinline__ float lf_near_sigmoid(float x) {
-  float e = lf_near_exp2(fabsf(x) * -1.44269504f), r = lf_near_rcp(1.0f + e);
+  float e = lf_near_exp2(fabsf(x) * -1.44269504f), r = lf_rcp_approx(1.0f + e);
   return x >= 0.0f ? r : e * r;
 }""",
     "lf_near_tanh": """__device__ __forceinline__ float lf_near_tanh(float x) {
   float a = fabsf(x), e = lf_exp2_approx(a * 2.88539008f);
-  float r = 1.0f - 2.0f * lf_near_rcp(1.0f + e);
+  float r = 1.0f - 2.0f * lf_rcp_approx(1.0f + e);
   return copysignf(a < 0.1f ? a * (1.0f - a * a * 0.333333343f) : r, x);
 }""",
     # 1 + tanh(x) and 1 - tanh(x).
     "lf_near_tanh_above": "__device__ __forceinline__ float lf_near_tanh_above(float x) "
-    "{ return lf_near_rcp(0.5f * lf_exp2_approx(x * -2.88539008f) + 0.5f); }",
+    "{ return lf_rcp_approx(0.5f * lf_exp2_approx(x * -2.88539008f) + 0.5f); }",
     "lf_near_tanh_below": "__device__ __forceinline__ float lf_near_tanh_below(float x) "
-    "{ return lf_near_rcp(0.5f * lf_exp2_approx(x * 2.88539008f) + 0.5f); }",
+    "{ return lf_rcp_approx(0.5f * lf_exp2_approx(x * 2.88539008f) + 0.5f); }",
 }
 
 
