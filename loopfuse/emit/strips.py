@@ -19,7 +19,7 @@ from loopfuse.emit.partials import States, unrolled
 from loopfuse.emit.serial import Serial, passes
 from loopfuse.emit.slices import prune
 from loopfuse.emit.writer import Writer, c_type, state_type, storage
-from loopfuse.ir import Dim, Let, Load, Loop, Stmt, Store
+from loopfuse.ir import Affine, Dim, Let, Load, Loop, Stmt, Store
 from loopfuse.sizes import ONE
 from loopfuse.walking import own
 
@@ -120,6 +120,7 @@ class Element(Serial):
         super().__init__(w, prefix)
         self.at: Names = {}
         self.kept: dict[int, str] = {}  # stores by vectors, by identity: where the value of the lane goes
+        self.later: set[int] = set()  # absorptions whose positions rise with the iterations of a thread, by identity
 
     def absorb(self, stmt: Store) -> None:
         """A value into a state."""
@@ -129,6 +130,9 @@ class Element(Serial):
             return
         acc = self.accs[stmt.buffer]
         value = self.w.expr(stmt.value)
+        if stmt.at is not None and id(stmt) in self.later:
+            self.w.line(f"{text} = lf_{acc.monoid}_later({text}, {value}, {self.position(stmt.at)});", stmt.span)
+            return
         if stmt.at is not None:
             value = f"{state_type(acc.monoid, acc.dtype)}{{{value}, {self.position(stmt.at)}}}"
         self.w.line(f"{text} = {self.w.combine(acc.monoid, acc.dtype, text, value)};", stmt.span)
@@ -170,7 +174,8 @@ class Strip:
         return self.lane.count if self.lane else 1
 
     def emit(self, start: str, end: str | None = None) -> None:
-        """The rows `start`, `start + stride`, …; with `end` those below it."""
+        """The rows `start`, `start + stride`, …; with `end` those below it. Those of earlier calls came before."""
+        self.element.later |= {id(s) for s in self.loop.body if isinstance(s, Store) and self._rises(s)}
         with ExitStack() as scope:
             arrays = {f.load: scope.enter_context(self._array(f)) for f in self.fetches}
             if arrays:
@@ -179,6 +184,16 @@ class Strip:
                         self._fetch(fetch, arrays[fetch.load], r)
             for number, body in enumerate(passes(self.loop)):
                 self._pass(number, body, arrays, start, end)
+
+    def _rises(self, stmt: Store) -> bool:
+        """Whether the position of an absorption rises from row to row and from lane to lane."""
+        if not isinstance(stmt.at, Affine) or len(self.span.dims) != 1 or self.span.dims[0].step != ONE:
+            return False
+        poly, index = self.w.target.poly(stmt.at.poly), self.span.dims[0].id
+        if poly.degree(index) != 1 or any(index in q.num.names | q.den.names for q in poly.quotients()):
+            return False
+        factor = poly.coefficient(index)
+        return factor.is_const and factor.constant > 0
 
     # -- loads --------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 WORDS = 10  # of an exact sum: nine digits of 32 bits with room for carries, and what is not finite
 _I = "__device__ __forceinline__ "
 
+
+def _later(name: str, unless: str) -> str:
+    """A value at a position after all that a state holds. No position yet shows in its upper half."""
+    return f"""template <class T> __device__ __forceinline__ lf_best<T> {name}(lf_best<T> a, T value, long long at) {{
+  const bool take = (!(value {unless} a.value) && a.value == a.value) || (int)(a.at >> 32) == 0x7fffffff;
+  lf_best<T> r = {{take ? value : a.value, take ? at : a.at}};
+  return r;
+}}"""
+
+
 UPDATES: dict[str, str] = {
+    "lf_argmax_later": _later("lf_argmax_later", "<="),
+    "lf_argmin_later": _later("lf_argmin_later", ">="),
     # An element of 4 or 8 bytes becomes `join` of what it was; for joins whose order does not matter.
     "lf_update": """template <class T, class F> __device__ __forceinline__ void lf_update(T* p, F join) {
   if constexpr (sizeof(T) == 8) {
