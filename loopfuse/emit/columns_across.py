@@ -28,7 +28,7 @@ from loopfuse.emit.writer import Writer, c_type
 from loopfuse.ir import Let, Loop
 from loopfuse.sizes import ONE
 
-ACROSS_BYTES = 128  # of a stream that a thread has in flight
+ACROSS_BYTES = 64  # of a stream that a thread has in flight
 
 
 class Across(Reduction):

@@ -28,7 +28,8 @@ from loopfuse.walking import own
 
 THREADS, FEWEST = 256, 64
 SPREAD = 64  # threads a multiprocessor below which vectors are narrower
-MOST_VECTORS, MOST_ELEMENTS = 4, 8  # a thread and operand, the second where elements are taken by themselves
+MOST_VECTORS, MOST_ELEMENTS = 2, 8  # a thread and operand, the second where elements are taken by themselves
+STREAMS = 2  # operands that come from memory, from which on one vector of each is enough in flight
 MOST_HELD = 44  # registers for loaded operands and values of the body
 MOST_WORK = 1100  # operations that are written out for one thread, for the sake of the compiler
 RESIDENT, ALL_REGISTERS = 1024, 255  # threads of a multiprocessor, which then have 64 registers each
@@ -200,6 +201,8 @@ def _amount(study: Study, operands: Operands, width: int, total: int) -> tuple[i
     held = registers(operands.made(width), width, len(operands.groups))
     work = _work(study) * width
     vectors, units = MOST_VECTORS if width > 1 else MOST_ELEMENTS, study.target.device.units
+    if width > 1 and sum(o.kind == "vector" and o.stream and not o.store for o in operands.made(width)) >= STREAMS:
+        vectors = 1
     while vectors > 1 and (held * vectors + study.job.ask.sketch.live > MOST_HELD or work * vectors > MOST_WORK):
         vectors //= 2
     while vectors > 1 and (total < THREADS * vectors * units * BLOCKS or study.job.budget < ALL_REGISTERS):

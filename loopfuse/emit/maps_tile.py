@@ -24,7 +24,7 @@ ELEMENTS, SQUARE = SIDE * SIDE * THREADS, 64  # of a tile, and its side where bo
 LEAST = 16  # extent of the other index from which on a tile is worth it
 MOST_TILES = 6
 AT_ONCE = 2  # operands that wait in registers together
-SPAN = 16  # rows of tiles that blocks go through together, so that both sides stay on few pages of memory
+SPAN = 4  # rows of tiles that blocks go through together, so that both sides stay on few pages of memory
 
 
 @dataclass(frozen=True, slots=True)

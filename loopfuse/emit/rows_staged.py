@@ -8,7 +8,7 @@ from loopfuse.emit.rows_shape import Line, Shape, Stream
 from loopfuse.emit.rows_write import Rows
 from loopfuse.emit.writer import storage
 
-LEAST_BYTES = 16 << 10  # of a row, from which on it is staged
+LEAST_BYTES = 24 << 10  # of a row, from which on it is staged
 THREADS = 256  # of a block
 RESIDENT = 3  # blocks of a multiprocessor
 UNROLLED = 2  # vectors of a loop that are written out

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from math import prod
 
 from loopfuse.dtypes import BF16
 from loopfuse.emit.base import MOST_NARROW
@@ -15,8 +14,7 @@ from loopfuse.emit.rows_join import Joins
 from loopfuse.emit.rows_keep import KEPT
 from loopfuse.emit.rows_shape import Line, Run, Shape, Stream
 from loopfuse.emit.writer import HALVES, Place, Writer, storage
-from loopfuse.ir import Buffer, Let, Load, Store
-from loopfuse.sizes import ONE
+from loopfuse.ir import Let, Load, Store
 
 
 @dataclass(eq=False)
@@ -212,14 +210,8 @@ class Vectors(Joins):
             text = f"{stream.name}[{at.v}]"
         if stream.buffer.id not in self.shape.job.ask.local:
             test = f"if ({self.live}) " if self.live else ""
-            write = "lf_write" if self.large(stream.buffer) else "lf_leave"
-            w.line(f"{test}{write}<{self.piece(stream)}>({self.address(stream, at.p)}, {text});")
+            w.line(f"{test}lf_leave<{self.piece(stream)}>({self.address(stream, at.p)}, {text});")
         w.names.free(name)
-
-    def large(self, buffer: Buffer) -> bool:
-        """Whether an array is too large to be found in the cache later; unknown sizes may be."""
-        count = self.w.target.number(prod(buffer.shape, start=ONE))
-        return count is None or count * buffer.dtype.itemsize * 2 > self.w.target.device.cache
 
 
 def used(name: str, lines: Sequence[str]) -> bool:
