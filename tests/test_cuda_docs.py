@@ -1,0 +1,127 @@
+"""docs/cuda.md: the kernels that it shows are those that are emitted, and its Python runs.
+
+In the order of the page: a block of `lf` with its name in the first line becomes a file; `python` is run, on an engine that
+stands for a GPU; in `console` each `$ ` line is run, through `| grep` and `| head` if it says so, and what follows it is
+what it printed, without the line of a kernel that says what it takes (that is the compiler's) and the list of what it calls.
+`pytest tests/test_cuda_docs.py --bless` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from emulated_engine import EmulatedEngine, emulated
+from emulator import available
+
+from loopfuse import passes
+from loopfuse.cli import main
+from loopfuse.emit.program import EMITTERS
+from loopfuse.schedule import SCHEDULES
+
+__all__ = ["emulated"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "cuda.md"
+BLOCK = re.compile(r"^```(?P<language>\w+)(?P<rest>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LEFT_OUT = re.compile(r"^// takes {5}.*\n|^// what the kernels call, .*\n\n", re.MULTILINE)
+OTHERS = {"--set", "--import-source", "--source-folders", "--tool", "--trace", "--bless"}  # of other programs, of tests
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the examples, in which the page runs."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    before = passes.pipeline()
+    yield tmp_path
+    assert passes.pipeline() == before
+
+
+def printed(line: str) -> str:
+    """What a command of the page prints."""
+    command, *filters = (part.strip() for part in re.split(r" \| (?=grep|head)", line))
+    program, *words = shlex.split(command)
+    assert program == "loopfuse", line
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as told:
+        code = main(words)
+    assert code == 0, f"{line}: exit code {code}\n{out.getvalue()}{told.getvalue()}"
+    lines = LEFT_OUT.sub("", out.getvalue()).splitlines()
+    for text in filters:
+        lines = filtered(lines, *shlex.split(text))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def filtered(lines: list[str], program: str, *words: str) -> list[str]:
+    """`grep PATTERN` and `head -n COUNT`."""
+    if program == "grep":
+        return [line for line in lines if re.search(words[-1], line)]
+    assert (program, words[0]) == ("head", "-n"), program
+    return lines[: int(words[1])]
+
+
+def rerun(block: re.Match[str]) -> str:
+    """A block as it should be, its commands run and its files written."""
+    language, rest, text = block["language"], block["rest"].strip(), block["text"]
+    if language == "console":
+        commands = [line for line in text.splitlines() if line.startswith("$ ")]
+        return "```console\n" + "".join(f"{line}\n{printed(line[2:])}" for line in commands) + "```"
+    if language == "lf" and (named := re.match(r"# (\w+\.lf)\n", text)):
+        Path(named[1]).write_text(text, encoding="utf-8")
+    elif language == "python":
+        program = compile(text, f"cuda.md, at `{text.splitlines()[0]}`", "exec")
+        if rest != "torch" and (rest != "emulator" or available()):
+            exec(program, {})
+    return block[0]
+
+
+def test_the_page_shows_what_is_emitted(folder: Path, emulated: EmulatedEngine, bless: bool) -> None:
+    old = PAGE.read_text(encoding="utf-8")
+    new = BLOCK.sub(rerun, old)
+    if bless and new != old:
+        PAGE.write_text(new, encoding="utf-8")
+        return
+    assert new == old, "if this is right: pytest tests/test_cuda_docs.py --bless"
+
+
+def sections(level: str) -> list[str]:
+    return re.findall(rf"^{level} (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_every_emitter_has_its_section() -> None:
+    """And what nothing writes yet is listed as that."""
+    told = {name for title in sections("###") for name in re.findall(r"\w+", title.lower())}
+    assert set(EMITTERS) | {"general"} <= told
+    text = PAGE.read_text(encoding="utf-8")
+    (listed,) = re.findall(r"Nothing writes plans of ([^.]*?) yet", text.replace("\n", " "))
+    assert set(re.findall(r"`(\w+)`", listed)) == set(SCHEDULES) - set(EMITTERS) - {"general"}
+
+
+def test_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("ir", "explain", "run", "bench", "cache", "doctor", "check"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+    known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    with pytest.raises(SystemExit):
+        main(["cache", "clear", "--help"])
+    known |= set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) | OTHERS
+    prose = BLOCK.sub("", PAGE.read_text(encoding="utf-8"))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", prose)) <= known
+
+
+def test_links_lead_somewhere() -> None:
+    text = BLOCK.sub("", PAGE.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        file, _, anchor = target.partition("#")
+        there = PAGE.parent / file if file else PAGE
+        assert there.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, target
