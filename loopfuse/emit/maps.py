@@ -1,8 +1,8 @@
 """Maps: every thread computes some elements of a parallel band, adjacent ones in vectors of 16 bytes.
 
 The rule for what memory bounds (about 23 KB in flight a multiprocessor): all loads of a thread are issued before the first
-use, up to four vectors an operand, fewer where there are many operands or few elements. What lies otherwise in memory
-than the output goes through a tile in shared memory.
+use; two vectors of one operand, or one of each of several, are enough where many threads are resident, as was measured. What
+lies otherwise in memory than the output goes through a tile in shared memory.
 """
 
 from __future__ import annotations
