@@ -75,10 +75,24 @@ PRIMITIVES: dict[str, str] = {
   asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(from) : "memory");
 }""",
+    # Vectors in registers that the compiler takes for new ones, so that it keeps no values made from them.
+    "lf_again": """template <class V, int N> __device__ __forceinline__ void lf_again(V (&x)[N]) {
+#pragma unroll
+  for (int v = 0; v < N; ++v) {
+#pragma unroll
+    for (int q = 0; q < (int)sizeof(V) / 4; ++q) asm volatile("" : "+r"(x[v].w[q]));
+  }
+}""",
     "lf_stage_end": _I + """void lf_stage_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }""",
     "lf_stage_wait": """template <int N> __device__ __forceinline__ void lf_stage_wait() {
   asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }""",
+    # Pairs of 16-bit floats; a NaN goes through.
+    **{f"lf_{which}_{kind}x2": _I + f"""unsigned int lf_{which}_{kind}x2(unsigned int a, unsigned int b) {{
+  unsigned int r;
+  asm("{which}.NaN.{kind}x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}}""" for which in ("max", "min") for kind in ("f16", "bf16")},
     "lf_sync": _I + "void lf_sync() { __syncthreads(); }",
     "lf_syncwarp": _I + "void lf_syncwarp() { __syncwarp(); }",
     "lf_shfl_xor": _shuffle("lf_shfl_xor", "__shfl_xor_sync"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from loopfuse.emit import rows_staged
 from loopfuse.emit.approx import Approximations, approximations
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.code import Launch, ceil_div, grid
@@ -96,7 +97,7 @@ def _emitted(shape: Shape, fit: Fit, rows: Rows) -> Emitted:
     why = f"rows by {who} each, {what}"
     spans = tuple(dict.fromkeys(s.span for s in walk(shape.body) if isinstance(s, Store) and s.span is not None))[:4]
     code = rows.w.function(
-        job.name, fit.size, cluster=fit.blocks, head=[f"{job.kernel.id}: {why}"], kernel=job.kernel.id, schedule="row",
+        job.name, fit.size, cluster=fit.blocks, blocks=rows_staged.RESIDENT if isinstance(rows, Staged) else 0, head=[f"{job.kernel.id}: {why}"], kernel=job.kernel.id, schedule="row",
         why=why, spans=spans,
     )  # fmt: skip
     blocks = ceil_div(shape.rows, fit.together) * fit.blocks

@@ -3,20 +3,35 @@ reads it back in every loop. Several blocks fit on a multiprocessor, so that the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loopfuse.emit.rows_fit import Fit, known_lengths, widths
 from loopfuse.emit.rows_shape import Line, Shape, Stream
 from loopfuse.emit.rows_write import Rows
 from loopfuse.emit.writer import storage
+from loopfuse.ir import Acc, Stmt
 
 LEAST_BYTES = 24 << 10  # of a row, from which on it is staged
 THREADS = 256  # of a block
 RESIDENT = 3  # blocks of a multiprocessor
 UNROLLED = 2  # vectors of a loop that are written out
+CACHED = 32 << 10  # bytes that all rows share, from which on they should find room in the first-level cache
+MOST_HELD = 8  # vectors of an operand that are rather kept in registers then
 
 
 def early(shape: Shape) -> list[Stream]:
     """The operands of which every row has a part of its own, in the order in which they are needed."""
     return sorted((s for s in shape.streams.values() if s.row and s.stored < 0), key=lambda s: s.first)
+
+
+def held(shape: Shape, fit: Fit) -> list[Stream]:
+    """Operands of a row that are kept in registers all the same: what is left of the shared memory is the first-level
+    cache, which serves what all rows share."""
+    shared = sum(shape.target.number(s.run.length) or 0 for s in shape.streams.values() if not s.row and s.stored < 0)
+    item = max((s.buffer.dtype.itemsize for s in shape.streams.values()), default=4)
+    if shared * item < CACHED * fit.blocks:
+        return []
+    return [s for s in early(shape) if len(s.readers) > 1 and fit.vectors[s.run] <= MOST_HELD]
 
 
 def staging(shape: Shape) -> Fit | None:
@@ -50,13 +65,17 @@ def staged_bytes(fit: Fit, streams: list[Stream]) -> int:
 class Staged(Rows):
     """Statements of a thread whose part of the row is in shared memory."""
 
-    unroll = str(UNROLLED)
-
     def ahead(self) -> None:
         """Start the copies of the whole row, a group an operand."""
         w = self.w
         self.staged: dict[Stream, str] = {}
-        self.streams = early(self.shape)
+        self.swept: set[int] = set()
+        kept = held(self.shape, self.fit)
+        self.unroll = "" if kept else str(UNROLLED)
+        for stream in kept:
+            self.fetch(stream)
+        self.rows_held = kept
+        self.streams = [s for s in early(self.shape) if s not in kept]
         self.pending = len(self.streams)
         for stream in self.streams:
             kind, width, count = storage(stream.buffer.dtype), self.fit.width[stream.run], self.fit.vectors[stream.run]
@@ -71,13 +90,26 @@ class Staged(Rows):
         """Where a vector of this thread lies."""
         return f"{self.staged[stream]} + {v} * {self.fit.size * self.fit.width[stream.run]}"
 
-    def sweep(self, line: Line, body: object) -> None:
-        """A loop, once what it reads is there: a thread waits for its own copies alone."""
+    def packed(self, line: Line, accs: Sequence[Acc], body: Sequence[Stmt]) -> bool:
+        """A pass by pairs of elements, once they are there."""
+        self.await_(line)
+        return super().packed(line, accs, body)
+
+    def sweep(self, line: Line, body: Sequence[Stmt]) -> None:
+        """A loop, once what it reads is there. Values of an earlier loop are made again: they would take registers."""
+        self.await_(line)
+        for stream in self.rows_held:
+            if stream.first < line.number or line.number in self.swept:
+                self.w.line(f"lf_again({stream.name});")
+        self.swept.add(line.number)
+        super().sweep(line, body)
+
+    def await_(self, line: Line) -> None:
+        """Wait for what a loop reads: a thread for its own copies alone."""
         left = sum(s.first > line.number for s in self.streams)
         if left < self.pending:
             self.pending = left
             self.w.line(f"lf_stage_wait<{left}>();")
-        super().sweep(line, body)  # type: ignore[arg-type]
 
     def peek(self, stream: Stream, name: str, p: str) -> str:
         """A vector from shared memory, or one that rows share."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from loopfuse.dtypes import F32
 from loopfuse.emit.approx import Approximations
 from loopfuse.emit.rows_fit import WARP
+from loopfuse.emit.rows_packed import packed
 from loopfuse.emit.rows_shape import Line
 from loopfuse.emit.rows_vectors import At, Vectors, digits, used
 from loopfuse.emit.slices import levels, prune
@@ -141,8 +142,14 @@ class Rows(Vectors):
             mine = [a for a in loop.accs if level[a.id] == number and a.id not in counts]
             body = prune(loop.body, {a.id for a in mine}, stores=number == 0)
             if body:
-                self.sweep(line, self.hoist(line, body))
+                moving = self.hoist(line, body)
+                if not self.packed(line, mine, moving):
+                    self.sweep(line, moving)
                 self.join_exact(mine)
+
+    def packed(self, line: Line, accs: Sequence[Acc], body: Sequence[Stmt]) -> bool:
+        """A pass by pairs of elements, where it is one that can be."""
+        return packed(self, line, accs, body)
 
     def join_exact(self, accs: Sequence[Acc]) -> None:
         """States that are of whole passes, so that no repair is needed."""

@@ -37,7 +37,15 @@ HOST: dict[str, str] = {
     "{ return emu_f16(low) | (unsigned int)emu_f16(high) << 16; }",
     "lf_bf16x2": "inline unsigned int lf_bf16x2(float low, float high) "
     "{ return emu_bf16(low) | (unsigned int)emu_bf16(high) << 16; }",
+    **{
+        f"lf_{which}_{kind}x2": f"inline unsigned int lf_{which}_{kind}x2(unsigned int a, unsigned int b) "
+        f"{{ return emu_{kind}(lf_f{which}(lf_{kind}_value(a), lf_{kind}_value(b))) | "
+        f"(unsigned int)emu_{kind}(lf_f{which}(lf_{kind}_value(a >> 16), lf_{kind}_value(b >> 16))) << 16; }}"
+        for which in ("max", "min")
+        for kind in ("f16", "bf16")
+    },
     "lf_stage16": "inline void lf_stage16(void* to, const void* from) { *(uint4*)to = *(const uint4*)from; }",
+    "lf_again": "template <class V, int N> inline void lf_again(V (&x)[N]) {}",
     "lf_stage_end": "inline void lf_stage_end() {}",
     "lf_stage_wait": "template <int N> inline void lf_stage_wait() {}",
     "lf_load16": "inline uint4 lf_load16(const void* p) { return *(const uint4*)p; }",
