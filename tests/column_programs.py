@@ -381,3 +381,27 @@ kernel k1
       t <- (w[k, j] - mu) * (w[k, j] - mu)
     q[j] = t + mu
 """
+
+TEXTS["triangles"] = """
+program tri(M, N)
+buf x: f32[M, N] in
+buf a: f32 out
+buf n: i64 out
+buf q: i64 out
+buf w: f32 out
+kernel k1
+  fold i < M, j < min(N, i + 1) where x[i, j] > 0.0f32
+    acc s: f32 sum
+    acc c: i64 sum
+    acc p: f32 argmax
+    s <- x[i, j]
+    c <- 1i64
+    p <- x[i, j] at {j}
+  fold i < M, k < 3, j in max(0, i - 5*k) .. N
+    acc t: f32 sum
+    t <- x[i, j]
+  a[] = s
+  n[] = c
+  q[] = p
+  w[] = t
+"""

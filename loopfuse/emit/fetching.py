@@ -58,7 +58,7 @@ class Accesses:
 
     def __init__(self, job: Job, loop: Loop, around: Sequence[Dim], dims: Sequence[Dim], lane: Dim) -> None:
         self.job, self.target, self.loop, self.lane = job, job.target, loop, lane
-        self.moving = {d.id for d in dims}
+        self.around, self.moving = tuple(around), {d.id for d in dims}
         self.known = self.moving | {d.id for d in around} | job.ask.env.sizes.keys()
         self.facts: Facts = job.ask.env.facts
         for dim in (*around, *dims):
@@ -69,6 +69,8 @@ class Accesses:
         self.loads: list[Reach] = []
         self.stores: list[Reach] = []
         lazy = loop.where is not None
+        if loop.where is not None:
+            self._gather(loop.where, False)
         for stmt in loop.body:
             if not isinstance(stmt, Loop):
                 for root in exprs(stmt):

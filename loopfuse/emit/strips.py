@@ -152,7 +152,8 @@ class Strip:
     """The strips of one loop in one kernel.
 
     `rows` of them are `stride` apart (in C). `states` are what the loop's accumulators absorb into, chosen by lane or,
-    with `by="row"`, by row. `values` are those from before the loop that differ by lane.
+    with `by="row"`, by row. `values` are those from before the loop that differ by lane. `rising`: what a thread takes is
+    in order, strip after strip.
     """
 
     w: Writer
@@ -167,6 +168,7 @@ class Strip:
     fetches: Sequence[Fetch] = ()
     writes: Sequence[Write] = ()
     values: Values = field(default=lambda v: {})
+    rising: bool = True
 
     @property
     def lanes(self) -> int:
@@ -187,7 +189,12 @@ class Strip:
 
     def _rises(self, stmt: Store) -> bool:
         """Whether the position of an absorption rises from row to row and from lane to lane."""
-        if not isinstance(stmt.at, Affine) or len(self.span.dims) != 1 or self.span.dims[0].step != ONE:
+        if (
+            not self.rising
+            or not isinstance(stmt.at, Affine)
+            or len(self.span.dims) != 1
+            or self.span.dims[0].step != ONE
+        ):
             return False
         poly, index = self.w.target.poly(stmt.at.poly), self.span.dims[0].id
         if poly.degree(index) != 1 or any(index in q.num.names | q.den.names for q in poly.quotients()):
