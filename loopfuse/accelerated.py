@@ -166,6 +166,24 @@ class BoundCall:
         self._made()
         return self.outputs
 
+    def rebind(self, out: object = None, **inputs: Any) -> dict[str, Any]:
+        """Use other arrays of the same types and extents from now on: `f.rebind(x=x2, out=y2)`. What is not named stays.
+
+        Gives the outputs by name. Arrays must keep to the domains of their inputs, which are not checked again.
+        """
+        typed = self._program.lowered.typed
+        buffers = {i.name: i.buffer for i in typed.inputs}
+        for name in inputs:
+            if name not in buffers:
+                raise UserError(error("LF0502", f"the program has no input `{name}`",
+                                      notes=[f"its inputs are {', '.join(buffers)}"]))  # fmt: skip
+        places = {name: id for id, name in self._program._ends(self._loaded).items()}
+        given = {places[name]: array for name, array in outputs_given(typed, out).items()}
+        read = {buffers[name]: array for name, array in inputs.items() if buffers[name] in self._loaded.code.inputs}
+        with driver.guard("cuda"):
+            self.outputs = self._program._named(self._loaded, self._made.rebind(given, None, **read))
+        return self.outputs
+
     def check(self) -> None:
         """Wait, and raise LF0704 for what went outside its array in the last call."""
         self._program._raise_faults(self._loaded, self._made.faults() if self._loaded.code.faults else ())

@@ -366,9 +366,10 @@ def _refuse_file_name(text: str) -> None:
         raise UserError(error("LF0510", f"`{text}` is a file name, not a script", fix=f'Path("{text}")'))
 
 
-def compile(source: str | Path, *, name: str | None = None, sizes: Mapping[str, int] | None = None) -> Compiled:
-    """Check a script and lower it, ready to be called on arrays."""
-    return parse(source, name=name, sizes=sizes).compile()
+def compile(source: str | Path, *, name: str | None = None, sizes: Mapping[str, int] | None = None,
+            passes: str = "default", freeze: Sequence[str] = (), dynamic: bool = False) -> Compiled:  # fmt: skip
+    """Check a script and lower it, ready to be called on arrays. The other options are those of `Program.compile`."""
+    return parse(source, name=name, sizes=sizes).compile(passes=passes, freeze=freeze, dynamic=dynamic)
 
 
 def check(program: Program | str | Path, inputs: Mapping[str, object] | None = None, *, every_pass: bool = False,
