@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from loopfuse.bind import Bound, Given
 from loopfuse.devices import H200
 from loopfuse.diag import Source
 from loopfuse.driver import Lowered, Optimised
-from loopfuse.emit import rows
+from loopfuse.emit import rows, rows_staged
 from loopfuse.emit.code import Code
 from loopfuse.emit.program import emit
 from loopfuse.emit.rows_fit import WARP, Fit, widths
@@ -99,7 +100,7 @@ def script(name: str, sizes: Mapping[str, int]) -> tuple[Lowered, Optimised]:
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("form", ["registers", "memory", "dynamic"])
+@pytest.mark.parametrize("form", ["registers", "memory", "staged", "dynamic"])
 @pytest.mark.parametrize(("name", "extents"), PROGRAMS, ids=ident)
 def test_programs(name: str, extents: tuple[int, ...], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the derived bound, the same bits in every order of threads."""
@@ -107,8 +108,11 @@ def test_programs(name: str, extents: tuple[int, ...], form: str, monkeypatch: p
     sizes = {s.id: n for s, n in zip(program.sizes, extents, strict=True)}
     if form == "memory":
         monkeypatch.setattr(rows, "choose", lambda *_: None)
+    if form == "staged":
+        monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1)
+        monkeypatch.setattr(rows_staged, "CACHED", 256)
     code = emit(program, sizes, SMALL, only="row", dynamic=form == "dynamic")
-    kept = form != "registers" and name in ("local row",)  # what a row keeps needs registers
+    kept = form in ("memory", "dynamic") and name == "local row"  # what a row keeps needs registers
     assert kept or {k.schedule for k in code.kernels} == {"row"}, code.refusals
     bound = Bound(sizes, inputs_for(program, sizes))
     found = results(code, program, bound.inputs, sizes)
@@ -149,7 +153,7 @@ WORKLOADS: dict[str, tuple[str, dict[str, int]]] = {
     "mean_var": ("mean_var_rows", {"M": 16384, "N": 8192}),
     "cross_entropy": ("cross_entropy", {"N": 8192, "V": 128256}),
 }
-LEAST_IN_FLIGHT = 32 << 10  # bytes that the threads of a multiprocessor have asked for at once
+LEAST_IN_FLIGHT = 48 << 10  # bytes that the blocks of a multiprocessor have asked for at once
 
 
 def workload(name: str) -> Code:
@@ -164,8 +168,9 @@ def test_reads_once(name: str) -> None:
     assert kernel.schedule == "row"
     streams = 2 if name.startswith("layernorm") else 1
     parts = 2 if "through memory" in kernel.why else 1  # the whole batches, and what is left of a row
-    assert kernel.text.count("lf_read<") == streams * parts
-    assert kernel.text.count("lf_read<8, 16>") + kernel.text.count("lf_read<4, 16>") == streams * parts
+    vectors = [f"lf_read<{n}, 16>" for n in (4, 8)] + ["lf_stage16("]
+    assert sum(kernel.text.count(v) for v in vectors) == streams * parts
+    assert kernel.text.count("lf_read<") + kernel.text.count("lf_stage16(") == streams * parts
 
 
 def test_exponential_is_computed_once() -> None:
@@ -176,15 +181,17 @@ def test_exponential_is_computed_once() -> None:
 
 def test_long_rows_are_shared_by_a_cluster() -> None:
     (kernel,) = workload("softmax 131072").kernels
-    assert kernel.cluster == 8 and "lf_cluster_at" in kernel.text
-    old = replace(H200, cluster=1)
+    assert kernel.cluster > 1 and "lf_cluster_at" in kernel.text
+    old = replace(H200, cluster=1, shared=163 << 10)
     peer, sizes = WORKLOADS["softmax 131072"]
     (kernel,) = emit(script(f"bench/peers/{peer}", sizes)[1].program, sizes, old, only="row").kernels
     assert kernel.cluster == 1 and "through memory" in kernel.why
 
 
 def test_a_warp_needs_no_barrier() -> None:
-    (kernel,) = workload("softmax 1024").kernels
+    peer, _ = WORKLOADS["softmax 1024"]
+    sizes = {"M": 65536, "N": 256}
+    (kernel,) = emit(script(f"bench/peers/{peer}", sizes)[1].program, sizes, only="row").kernels
     assert "lf_sync" not in kernel.text and not kernel.shared
 
 
@@ -196,9 +203,13 @@ def test_compiles(name: str) -> None:
 
     code = workload(name)
     (kernel,) = code.kernels
+    (launch,) = code.launches()
     streams = 2 if name.startswith("layernorm") else 1
+    size = 4 if name in ("softmax f32", "mean_var") else 2
+    row = prod(WORKLOADS[name][1].values()) * size * streams // launch.grid[0].constant
+    block = kernel.threads * 64 if "through memory" in kernel.why else row
     for arch in ("sm_80", "sm_90a")[kernel.cluster > 1 :]:
         binary = compile_kernel(code.source(kernel), kernel.name, arch, contract=True)
         assert not binary.spills and not binary.warnings
         blocks = 65536 // (-(-binary.registers // 8) * 8 * kernel.threads)
-        assert min(blocks * kernel.threads, 2048) * 32 * streams >= LEAST_IN_FLIGHT
+        assert min(blocks, H200.shared // (kernel.shared + 1024), 2048 // kernel.threads) * block >= LEAST_IN_FLIGHT

@@ -39,8 +39,9 @@ HOST: dict[str, str] = {
     "{ return emu_bf16(low) | (unsigned int)emu_bf16(high) << 16; }",
     **{
         f"lf_{which}_{kind}x2": f"inline unsigned int lf_{which}_{kind}x2(unsigned int a, unsigned int b) "
-        f"{{ return emu_{kind}(lf_f{which}(lf_{kind}_value(a), lf_{kind}_value(b))) | "
-        f"(unsigned int)emu_{kind}(lf_f{which}(lf_{kind}_value(a >> 16), lf_{kind}_value(b >> 16))) << 16; }}"
+        f"{{ auto pick = [](unsigned int p, unsigned int q) {{ float x = emu_from_{kind}((unsigned short)p), "
+        f"y = emu_from_{kind}((unsigned short)q); return (unsigned int)emu_{kind}(x != x ? x : y != y ? y : "
+        f"emu_f{which}(x, y)); }}; return pick(a, b) | pick(a >> 16, b >> 16) << 16; }}"
         for which in ("max", "min")
         for kind in ("f16", "bf16")
     },
