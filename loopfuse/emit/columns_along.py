@@ -25,6 +25,7 @@ from loopfuse.ir import Dim, Loop
 from loopfuse.sizes import ONE
 
 ALONG_BYTES = 64  # of a stream that a thread has in flight
+REPAIRED_BYTES = 128  # the same where batches are joined: a longer batch is joined less often
 PARTIALS = 4  # independent states of a thread, so that additions do not wait for one another
 
 
@@ -79,7 +80,8 @@ class Along(Reduction):
         loop, dims = self.inner(fold)
         found = Accesses(self.job, loop, (*self.nest.dims, *outer), dims, dims[-1])
         lanes = found.lanes(None if len(dims) == 1 else extent_of(self.job, dims[-1]) or ONE)
-        rows = found.rows(lanes, MOST_ROWS, ALONG_BYTES, size_of(loop.body))
+        ahead = REPAIRED_BYTES if any(a.repair for a in fold.accs) else ALONG_BYTES
+        rows = found.rows(lanes, MOST_ROWS, ahead, size_of(loop.body))
         blocks = 1 if outer else -(-self.device.units // self.columns)
         while rows > 1 and self.count(fold) < THREADS * lanes * rows * blocks:
             rows //= 2
