@@ -29,7 +29,6 @@ from loopfuse.ir import Let, Loop
 from loopfuse.sizes import ONE
 
 ACROSS_BYTES = 64  # of a stream that a thread has in flight
-REPAIRED_BYTES = 128  # the same where batches are joined: a longer batch is joined less often
 REPAIRED = 2  # times as many where states are repaired, which costs divisions for every batch
 
 
