@@ -140,6 +140,32 @@ def test_scripts(name: str, sharing: tuple[int, int], monkeypatch: pytest.Monkey
     assert not (problem := Judge(lowered, bound).verdict(found)), problem
 
 
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("form", ["registers", "memory", "staged"])
+@pytest.mark.parametrize(
+    "name", [s for s in SCRIPTS if s.count("softmax") or s.count("entropy") or s.count("norm_res")]
+)
+def test_special_values(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of infinities, with a NaN, of one value, of values that overflow or vanish."""
+    lowered, _ = script(name, {})
+    names = [s.id for s in lowered.typed.sizes if s.origin == "shape"]
+    sizes = {names[0]: 9, names[-1]: 320}
+    lowered, optimised = script(name, sizes)
+    if form == "memory":
+        monkeypatch.setattr(rows, "choose", lambda *_: None)
+    monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1 if form == "staged" else 1 << 40)
+    code = emit(optimised.program, sizes, SMALL, only="row")
+    assert form != "staged" or "lf_stage16" in code.kernels[0].text or "softmax" not in name
+    bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=1, fill=True))
+    first = next(b for b in optimised.program.buffers if b.role == "in" and len(b.shape) == 2)
+    x = np.random.default_rng(0).normal(size=(9, 320)) * 5
+    x[0], x[1, 100], x[2, ::2], x[3, 50], x[4], x[5, :160], x[6] = -np.inf, np.nan, -np.inf, np.inf, 0, -np.inf, -300
+    x[7:] *= [[1e30], [60]]
+    bound.inputs[first.id][...] = x.astype(bound.inputs[first.id].dtype)
+    found = results(code, optimised.program, driver.run_inputs(optimised, bound), sizes)
+    assert not (problem := Judge(lowered, bound).verdict(found)), problem
+
+
 # -- the form ---------------------------------------------------------------------------------------------------------
 
 WORKLOADS: dict[str, tuple[str, dict[str, int]]] = {
