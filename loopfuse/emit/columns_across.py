@@ -29,7 +29,7 @@ from loopfuse.ir import Let, Loop
 from loopfuse.sizes import ONE
 
 ACROSS_BYTES = 64  # of a stream that a thread has in flight
-REPAIRED = 2  # times as many where states are repaired, which costs divisions for every batch
+REPAIRED_LANES = 2  # columns of a thread where states are repaired: more rows are a batch then, which costs divisions
 
 
 class Across(Reduction):
@@ -47,9 +47,9 @@ class Across(Reduction):
         bound = any(self.dim.id in p.names for f in nest.folds for d in f.dims for p in (*d.lo, *d.hi, d.step))
         extent = extent_of(job, self.dim) or ONE
         self.lanes = 1 if bound else min(a.lanes(extent) for a in self.accesses)
-        repaired = any(a.repair is not None for f in nest.folds for a in f.accs)
-        ahead = ACROSS_BYTES * (REPAIRED if repaired else 1)
-        self.rows = min(a.rows(self.lanes, MOST_ROWS, ahead, size_of(f.body))
+        if any(a.repair is not None for f in nest.folds for a in f.accs):
+            self.lanes = min(self.lanes, REPAIRED_LANES)
+        self.rows = min(a.rows(self.lanes, MOST_ROWS, ACROSS_BYTES, size_of(f.body))
                         for a, f in zip(self.accesses, nest.folds, strict=True))  # fmt: skip
         self.held = max(a.held(self.lanes, self.rows, self.wide) + self.registers(f, self.lanes)
                         for a, f in zip(self.accesses, nest.folds, strict=True))  # fmt: skip
