@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_launches(script: str) -> None:
     blocks = main.grid[0] * main.grid[1]
     assert H200.units * 3 <= blocks.constant <= H200.units * 4
     assert finish.kernel == f"{main.kernel}_finish"
-    assert "lf_read<" in code.kernels[0].text and ", 16>(" in code.kernels[0].text
+    assert re.search(r"lf_read<\d+, (8|16)>\(", code.kernels[0].text)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cuda.bindings") is None, reason="there is no NVRTC")

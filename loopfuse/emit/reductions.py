@@ -14,11 +14,11 @@ from loopfuse.emit.collapse import collapsed
 from loopfuse.emit.merging import aliases
 from loopfuse.emit.partials import States, scoped, tree
 from loopfuse.emit.serial import Serial
-from loopfuse.emit.slices import prune
+from loopfuse.emit.slices import levels, prune
 from loopfuse.emit.strips import Span, Strip, trips
 from loopfuse.emit.team import flat
 from loopfuse.emit.writer import Writer, state_bytes, state_type
-from loopfuse.ir import Dim, Let, Loop, Stmt, Store
+from loopfuse.ir import Dim, Let, Loop, Ref, Stmt, Store
 from loopfuse.sizes import ONE, Poly
 from loopfuse.walking import free_names, own, walk
 
@@ -73,10 +73,18 @@ def nest_of(job: Job) -> Nest | Declined:
         return Declined("something follows in order")
     vector = next((n for n, role in job.plan.roles.items() if role == "vector" and n in ids), "")
     dims.sort(key=lambda d: d.id == vector)
+    if not all(_repairs(s) for s in body if isinstance(s, Loop) and s.accs):
+        return Declined("an accumulator reads another one and says not how it changes with it")
     whole = bool(job.ask.local) or _waits(body)
     if whole and not vector:
         return Declined("loops that wait for one another, and no columns that a block could own")
     return Nest(dims, vector, lets, body, whole)
+
+
+def _repairs(fold: Loop) -> bool:
+    """Whether every accumulator that waits for others has a repair that does something."""
+    return all(a.repair is not None and not isinstance(a.repair, Ref)
+               for a in fold.accs if levels(fold)[a.id])  # fmt: skip
 
 
 def _waits(body: Sequence[Stmt]) -> bool:
