@@ -100,14 +100,15 @@ REGISTERS = {"sumsq": 64, "mean_var_cols": 96, "gemv": 64}  # with which enough 
 
 @pytest.mark.parametrize("script", WORKLOADS)
 def test_launches(script: str) -> None:
-    """A main kernel that fills the machine once or twice, and a finish."""
+    """A main kernel that fills the machine a few times, and a finish."""
     code = peer(script, **WORKLOADS[script])
     main, finish = code.steps
     assert isinstance(main, Launch) and isinstance(finish, Launch)
     blocks = main.grid[0] * main.grid[1]
-    assert H200.units * 3 <= blocks.constant <= H200.units * 4
+    assert H200.units * 2 <= blocks.constant <= H200.units * 8
     assert finish.kernel == f"{main.kernel}_finish"
-    assert re.search(r"lf_read<\d+, (8|16)>\(", code.kernels[0].text)
+    if script != "mean_var_cols":  # where a thread has fewer columns, so as to hold more rows
+        assert re.search(r"lf_read<\d+, 16>\(", code.kernels[0].text)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cuda.bindings") is None, reason="there is no NVRTC")

@@ -4,15 +4,16 @@ common values of those that it depends on."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from loopfuse.dtypes import F32
 from loopfuse.emit.writer import Writer, c_type, state_type
 from loopfuse.ir import Acc, Expr, Op, Ref
 from loopfuse.ops import MONOIDS
 from loopfuse.rewrite import rebuild
-from loopfuse.walking import children, expr_names
+from loopfuse.walking import children
 
 States = Mapping[str, str]  # the C text of the state of each accumulator, by its id
 
@@ -98,27 +99,27 @@ def _occurrences(root: Expr) -> Iterator[Expr]:
         stack += children(node)
 
 
-def inverses(accs: Sequence[Acc], shared: Collection[str]) -> tuple[list[Acc], dict[str, Expr]]:
-    """Accumulators whose repairs multiply by an inverse where they divided by what only accumulators in `shared` say;
-    the names of the inverses, and what they are the inverses of.
+def inverses(accs: Sequence[Acc]) -> tuple[list[Acc], dict[str, Expr]]:
+    """Accumulators whose repairs multiply by an inverse where they divided by a count (an integer accumulator, old or
+    new); the names of the inverses, and the counts as floats.
 
     The quotient then errs by one unit in the last place more, in a value that only says how partial values differ.
     """
     found: dict[Expr, str] = {}
-    names = {f"{id}.{when}" for id in shared for when in ("old", "new")}
+    counts = {f"{a.id}.{when}" for a in accs if a.dtype.is_int and a.repair is None for when in ("old", "new")}
 
     def replaced(node: Expr) -> Expr:
         below = children(node)
         node = rebuild(node, tuple(replaced(n) for n in below)) if below else node
-        if isinstance(node, Op) and node.op == "div":
+        if isinstance(node, Op) and node.op == "div" and node.dtype == F32:
             top, bottom = node.args
-            mentioned = expr_names(bottom).all
-            if mentioned and mentioned <= names:
-                name = found.setdefault(bottom, f"inverse.{len(found)}")
-                return Op("mul", (top, Ref(name, node.dtype)), node.dtype, span=node.span)
+            count = bottom.args[0] if isinstance(bottom, Op) and bottom.op == "cast" else None
+            if isinstance(count, Ref) and count.id in counts:
+                name = found.setdefault(bottom, f"{count.id}.inverse")
+                return Op("mul", (top, Ref(name, F32)), F32, span=node.span)
         return node
 
-    made = [a if a.repair is None or a.id in shared else replace(a, repair=replaced(a.repair)) for a in accs]
+    made = [a if a.repair is None else replace(a, repair=replaced(a.repair)) for a in accs]
     return made, {name: bottom for bottom, name in found.items()}
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from loopfuse.dtypes import F64
 from loopfuse.emit.merging import aliases, inverses, join, merge, value
-from loopfuse.emit.writer import Writer, c_type, state_bytes, state_type
-from loopfuse.ir import Acc
+from loopfuse.emit.writer import Writer, state_bytes, state_type
+from loopfuse.ir import Acc, Expr
 from loopfuse.walking import expr_names
 
 WARP = 32
@@ -69,42 +68,36 @@ class States:
 
     def merge(self, right: Callable[[Acc, str], str]) -> None:
         """Join states that hold later elements; `right` gives the text of one, for an accumulator and a lane."""
-        alone = [a for a in self.accs if a.id in self.uniform]
-        others = [a for a in self.accs if a.id not in self.uniform]
+        accs, found = inverses(self.accs) if self.w.target.numerics != "strict" else (self.accs, {})
+        counts = {n.rpartition(".")[0] for bottom in found.values() for n in expr_names(bottom).all}
+        if self.lanes > 1 and not counts <= self.uniform:
+            accs, found = self.accs, {}
+        first = self.uniform if self.lanes > 1 else counts
+        alone = [a for a in self.accs if a.id in first]
         theirs = self._copies(alone, right, "0")
         lines, known = join(self.w, alone, self.at("0"), theirs)
         self._lines(lines)
-        accs, more = self._inverses(theirs, known)
+        more = self._inverses(found, theirs, known)
         with unrolled(self.w, "v", self.lanes) as v:
-            both = theirs | self._copies(others, right, v)
+            both = theirs | self._copies([a for a in self.accs if a.id not in first], right, v)
             self._lines(merge(self.w, accs, self.at(v), both, known, more))
         for acc in alone:
             self.w.line(f"{self.names[acc.id]} = {known[acc.id]};")
 
-    def _inverses(self, theirs: Mapping[str, str], known: Mapping[str, str],
-                  ) -> tuple[Sequence[Acc], tuple[dict[str, str], dict[str, str]]]:  # fmt: skip
-        """The accumulators for a merge, with divisions by what all lanes share done once, and the names of the inverses
-        on both sides."""
-        if self.lanes == 1 or not self.uniform or self.w.target.numerics == "strict":
-            return self.accs, ({}, {})
-        accs, found = inverses(self.accs, self.uniform)
+    def _inverses(self, found: Mapping[str, Expr], theirs: Mapping[str, str], known: Mapping[str, str],
+                  ) -> tuple[dict[str, str], dict[str, str]]:  # fmt: skip
+        """Inverses of counts, as variables: their names on the left and on the right."""
         texts: tuple[dict[str, str], dict[str, str]] = {}, {}
-        for side, states in zip(texts, (self.at("0"), theirs), strict=True):
-            named: dict[str, str] = {}
-            for acc in self.accs:
-                if acc.id in known:
-                    named[f"{acc.id}.old"] = value(acc, states[acc.id])
-                    named[f"{acc.id}.new"] = value(acc, known[acc.id])
-            for name, bottom in found.items():
-                old = any(n.endswith(".old") for n in expr_names(bottom).all)
-                if not old and side is texts[1]:
+        for name, bottom in found.items():
+            for side, states in zip(texts, (self.at("0"), theirs), strict=True):
+                if side is texts[1] and name.endswith(".new.inverse"):
                     side[name] = texts[0][name]
                     continue
+                named = {f"{id}.old": states[id] for id in known} | {f"{id}.new": text for id, text in known.items()}
                 side[name] = self.w.names.fresh(name)
-                one = "1.0" if bottom.dtype == F64 else "1.0f"
                 with aliases(self.w, named):
-                    self.w.line(f"const {c_type(bottom.dtype)} {side[name]} = {one} / {self.w.expr(bottom)};")
-        return accs, texts
+                    self.w.line(f"const float {side[name]} = lf_inverse({self.w.expr(bottom)});")
+        return texts
 
     def first(self) -> States:
         """The states of all lanes joined, in order, into those of the first."""

@@ -1,4 +1,5 @@
-"""Functions by which threads update elements of one array at once: by atomic instructions, in turn, or exactly."""
+"""Functions by which threads update elements of one array at once (by atomic instructions, in turn, or exactly) and join
+states."""
 
 from __future__ import annotations
 
@@ -16,6 +17,11 @@ def _later(name: str, unless: str) -> str:
 
 
 UPDATES: dict[str, str] = {
+    # The inverse of a count, within a unit in the last place, without the cases of a division; of zero it is no number.
+    "lf_inverse": _I + """float lf_inverse(float n) {
+  const float r = lf_rcp_approx(n);
+  return fmaf(fmaf(-n, r, 1.0f), r, r);
+}""",
     "lf_argmax_later": _later("lf_argmax_later", "<="),
     "lf_argmin_later": _later("lf_argmin_later", ">="),
     # An element of 4 or 8 bytes becomes `join` of what it was; for joins whose order does not matter.
