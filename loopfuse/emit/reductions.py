@@ -169,8 +169,7 @@ class Reduction(ABC):
         The main one says how many blocks must fit on a multiprocessor, few as they are: unless told, the assembler saves
         registers by issuing loads one after another.
         """
-        most = next(n for held, n in RESIDENT if self.held <= held)
-        blocks = 0 if what else most if self.job.budget >= 128 else 1
+        blocks = 0 if what else self.resident() if self.job.budget >= 128 else 1
         spans = tuple(dict.fromkeys(s.span for s in walk(self.nest.body) if s.span is not None))[:4]
         kernel = self.job.kernel.id
         return w.function(f"{self.job.name}{what}", threads, blocks=blocks, head=[f"{kernel}: {why}"], kernel=kernel,
@@ -180,6 +179,10 @@ class Reduction(ABC):
         """About how many registers the states of a fold take: of repaired ones a batch has its own."""
         size = sum(state_bytes(a.monoid, a.dtype) for a in fold.accs if not a.shape) // 4 * lanes
         return size * 2 if any(a.repair is not None for a in fold.accs) else size
+
+    def resident(self) -> int:
+        """How many blocks of the main kernel must fit on a multiprocessor."""
+        return next(n for held, n in RESIDENT if self.held <= held)
 
     # -- folds --------------------------------------------------------------------------------------------------------
 
