@@ -51,6 +51,7 @@ class Form:
         self.study, self.groups, self.shape = study, operands.groups, shape
         self.made = operands.made(shape.width)
         self.w: Writer = study.job.writer()
+        self.w.names.keep("u", "e", "k")  # the loops over vectors and their elements
         self.w.near = approximations(study.body, study.job.buffers, study.target.numerics)
         for axis in study.axes:
             self.w.names(axis.id)  # a name that the writer knows is no size

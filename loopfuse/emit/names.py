@@ -78,24 +78,39 @@ class Names:
     def __init__(self) -> None:
         self._of: dict[str, str] = {}
         self._used: set[str] = set()
+        self._ever: set[str] = set()  # those that were given, free again or not
 
     def __call__(self, name: str) -> str:
         """The identifier of a name of the program."""
         found = self._of.get(name)
         if found is None:
-            found = self._of[name] = self.fresh(name)
+            found = self._of[name] = self.lasting(name)
         return found
 
     def fresh(self, stem: str) -> str:
         """An identifier that nothing else has."""
-        base = identifier(stem)
-        text, number = base, 1
-        while text in self._used:
-            number += 1
-            text = f"{base}_{number}"
-        self._used.add(text)
-        return text
+        return self._take(stem, self._used)
+
+    def lasting(self, stem: str) -> str:
+        """An identifier for the whole kernel, as of an argument: also none that a local variable had and gave back, in
+        whose scope it may be mentioned."""
+        return self._take(stem, self._ever)
+
+    def keep(self, *words: str) -> None:
+        """Variables that are written as they are: nothing else is called so."""
+        self._used.update(words)
+        self._ever.update(words)
 
     def free(self, text: str) -> None:
         """Let an identifier from `fresh` be given again: its scope in C is over."""
         self._used.discard(text)
+
+    def _take(self, stem: str, taken: set[str]) -> str:
+        base = identifier(stem)
+        text, number = base, 1
+        while text in taken:
+            number += 1
+            text = f"{base}_{number}"
+        self._used.add(text)
+        self._ever.add(text)
+        return text

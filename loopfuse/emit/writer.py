@@ -152,7 +152,7 @@ class Writer:
             self._written.add(memory)
         key = f"&{memory}"
         if key not in self._arguments:
-            self._arguments[key] = (Pointer(memory), self.names.fresh(name or memory))
+            self._arguments[key] = (Pointer(memory), self.names.lasting(name or memory))
             self._memory[memory] = element
         return self._arguments[key][1]
 
@@ -167,7 +167,7 @@ class Writer:
         """The value of a param of the program."""
         key = f"={buffer.id}"
         if key not in self._arguments:
-            self._arguments[key] = (Param(buffer.id, buffer.dtype), self.names.fresh(buffer.id))
+            self._arguments[key] = (Param(buffer.id, buffer.dtype), self.names.lasting(buffer.id))
         name = self._arguments[key][1]
         return f"lf_{buffer.dtype}_value({name})" if buffer.dtype in HALVES else name
 
