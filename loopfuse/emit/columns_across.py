@@ -31,6 +31,7 @@ from loopfuse.sizes import ONE
 ACROSS_BYTES = 64  # of a stream that a thread has in flight
 STAGE_ROWS = 8  # of a thread in shared memory, and as many on their way there, where states are repaired; 0: none
 STAGE_HELD = 64  # registers of states and vectors up to which three blocks fit on a multiprocessor
+STAGE_MOST = 80  # registers of states above which vectors are not staged
 REPAIRED_LANES = 1  # columns of a thread where states are repaired: more rows are a batch then, which costs divisions
 
 
@@ -50,7 +51,9 @@ class Across(Reduction):
         extent = extent_of(job, self.dim) or ONE
         self.lanes = 1 if bound else min(a.lanes(extent) for a in self.accesses)
         repaired = any(a.repair is not None for f in nest.folds for a in f.accs)
-        self.stages = bool(STAGE_ROWS) and repaired and not nest.whole and all(self.goes(a) for a in self.accesses)
+        held = max(self.registers(f, self.lanes) for f in nest.folds)
+        fits = bool(STAGE_ROWS) and held <= STAGE_MOST and not nest.whole
+        self.stages = repaired and fits and all(self.goes(a) for a in self.accesses)
         if repaired and not self.stages:
             self.lanes = min(self.lanes, REPAIRED_LANES)
         self.rows = STAGE_ROWS if self.stages else min(a.rows(self.lanes, MOST_ROWS, ACROSS_BYTES, size_of(f.body))

@@ -182,7 +182,8 @@ class Reduction(ABC):
 
     def resident(self) -> int:
         """How many blocks of the main kernel must fit on a multiprocessor."""
-        return next(n for held, n in RESIDENT if self.held <= held)
+        found = next(n for held, n in RESIDENT if self.held <= held)
+        return min(found, 2) if self.wide else found
 
     # -- folds --------------------------------------------------------------------------------------------------------
 
