@@ -48,7 +48,7 @@ NOT_YET: dict[str, dict[str, str]] = {
 }
 
 # What a finish reads of an input once more: the row that the moments are taken about.
-AGAIN: dict[str, set[str]] = {"mean_var_cols": {"x"}}
+AGAIN: dict[str, set[str]] = {}
 
 
 @dataclass(frozen=True)

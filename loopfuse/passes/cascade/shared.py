@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -56,6 +56,7 @@ class Shared:
     heads: list[Let] = field(default_factory=list)
     pre: list[Stmt] = field(default_factory=list)
     offsets: dict[str, Offset] = field(default_factory=dict)
+    plain: frozenset[str] = frozenset()  # sums with an offset that are wanted themselves, and kept beside it
     copies: dict[str, Ref] = field(default_factory=dict)
     pivots: dict[Expr, Ref] = field(default_factory=dict)
     ran: Expr | None = None
@@ -218,6 +219,8 @@ class Shared:
 
     def known(self, whole: Expr | None, element: Expr) -> Offset | None:
         """The sum about a pivot that a value is, where an earlier cascade has made one of the element's."""
+        if isinstance(whole, Ref):
+            return self.beside(whole, element)
         if whole is None or not isinstance(whole, Op) or OPS[whole.op].arithmetic not in ("sum", "quotient"):
             return None
         if OPS[whole.op].arithmetic == "quotient":
@@ -239,6 +242,22 @@ class Shared:
             return None
         return Offset(source.id, terms[0].id, pivot, source.dtype)
 
+    def beside(self, source: Ref, element: Expr) -> Offset | None:
+        """The sum about a pivot that stands beside a sum of the element."""
+        mine, terms = self.terms.expand(element), self.absorbed.get(source.id, [])
+        if len(terms) != 1 or self.terms.expand(terms[0]) != mine or self.counter() is None:
+            return None
+        for acc in self.earlier.values():
+            shifted = self.absorbed.get(acc.id, [])
+            if acc.shape or acc.dtype != source.dtype or len(shifted) != 1 or not isinstance(shifted[0], Ref):
+                continue
+            made = self.terms.lets.get(shifted[0].id)
+            if not isinstance(made, Op) or OPS[made.op].arithmetic != "difference" or self.terms.side(made.args[1]):
+                continue
+            if isinstance(made.args[1], Ref) and self.terms.expand(made.args[0]) == mine and acc.monoid == "sum":
+                return Offset(acc.id, shifted[0].id, made.args[1], acc.dtype)
+        return None
+
     def shift(self, body: Iterable[Stmt]) -> Iterator[Stmt]:
         """The earlier fold's statements, with the sums that have offsets replaced."""
         for stmt in body:
@@ -246,6 +265,8 @@ class Shared:
             if offset is None or not isinstance(stmt, Store):
                 yield stmt
                 continue
+            if stmt.buffer in self.plain:
+                yield stmt
             yield Let(offset.shifted, plus(stmt.value, offset.pivot, True), span=stmt.span)
             yield replace(stmt, buffer=offset.acc, value=Ref(offset.shifted, offset.dtype))
 
@@ -253,11 +274,16 @@ class Shared:
         """The earlier fold's accumulators, likewise."""
         for acc in self.loop.accs:
             offset = self.offsets.get(acc.id)
-            yield acc if offset is None else replace(acc, id=offset.acc)
+            if offset is None or acc.id in self.plain:
+                yield acc
+            if offset is not None:
+                yield replace(acc, id=offset.acc)
 
     def sums(self) -> Iterator[tuple[str, Expr]]:
         """The values of the sums that were replaced."""
         for name, offset in self.offsets.items():
+            if name in self.plain:
+                continue
             n = Op("cast", (Ref(self.count().id, I64),), offset.dtype)
             yield name, plus(Ref(offset.acc, offset.dtype), Op("mul", (n, offset.pivot), offset.dtype))
 
@@ -304,3 +330,12 @@ def _absorbing(loop: Loop, needed: set[str]) -> Loop:
         return tuple(made)
 
     return replace(loop, accs=accs, body=prune(loop.body, frozenset(kept)))
+
+
+def wanted(between: Sequence[Stmt], rest: Sequence[Stmt]) -> set[str]:
+    """The names that statements need, directly or through the lets that stand before them."""
+    needed = set(free_names(rest).all)
+    for stmt in reversed(between):
+        if not isinstance(stmt, Let) or stmt.id in needed:
+            needed |= free_names((stmt,)).all
+    return needed
