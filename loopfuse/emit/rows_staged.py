@@ -69,12 +69,10 @@ class Staged(Rows):
         """Start the copies of the whole row, a group an operand."""
         w = self.w
         self.staged: dict[Stream, str] = {}
-        self.swept: set[int] = set()
         kept = held(self.shape, self.fit)
         self.unroll = "" if kept else str(UNROLLED)
         for stream in kept:
             self.fetch(stream)
-        self.rows_held = kept
         self.streams = [s for s in early(self.shape) if s not in kept]
         self.pending = len(self.streams)
         for stream in self.streams:
@@ -96,12 +94,8 @@ class Staged(Rows):
         return super().packed(line, accs, body)
 
     def sweep(self, line: Line, body: Sequence[Stmt]) -> None:
-        """A loop, once what it reads is there. Values of an earlier loop are made again: they would take registers."""
+        """A loop, once what it reads is there."""
         self.await_(line)
-        for stream in self.rows_held:
-            if stream.first < line.number or line.number in self.swept:
-                self.w.line(f"lf_again({stream.name});")
-        self.swept.add(line.number)
         super().sweep(line, body)
 
     def await_(self, line: Line) -> None:

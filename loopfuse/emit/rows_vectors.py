@@ -51,6 +51,7 @@ class Vectors(Joins):
         self.at: At | None = None
         self.part: Part | None = None
         self.fetched: set[Stream] = set()
+        self.used: set[Stream] = set()
         self.lane = self.live = ""
         self.before: list[str] = []  # lines that a statement of the row wants before it
         self.nested = 0

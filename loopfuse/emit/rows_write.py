@@ -18,6 +18,7 @@ from loopfuse.emit.writer import c_type, storage
 from loopfuse.ir import Acc, Const, Expr, Let, Loop, Op, Ref, Stmt, Store
 from loopfuse.walking import own, walk
 
+MANY = 32  # elements of an operand that a thread holds, from which on values made from them are made again
 MOST_UNROLLED = 16  # iterations of a nested loop that are written out by the compiler
 
 
@@ -186,6 +187,7 @@ class Rows(Vectors):
             return
         for dim in line.loop.dims:
             w.names(dim.id)
+        self.renew(line)
         stored = {self.shape.find(s, line) for s in body if isinstance(s, Store) and not s.absorb}
         for stream in self.shape.of(run):
             if stream in stored and self.keeps(stream):
@@ -209,6 +211,15 @@ class Rows(Vectors):
             for stream, name in at.put.items():
                 self.put(stream, name)
             self.at = None
+
+    def renew(self, line: Line) -> None:
+        """Make the compiler forget what it computed from long operands in earlier loops: it would hold on to all of it."""
+        for stream in self.shape.of(line.run):
+            many = self.fit.vectors[line.run] * self.fit.width[line.run] >= MANY
+            if many and stream in self.fetched and stream.row and stream.stored < 0 and len(stream.readers) > 1:
+                if stream in self.used:
+                    self.w.line(f"lf_again({stream.name});")
+                self.used.add(stream)
 
     def elements(self, line: Line, body: Sequence[Stmt]) -> None:
         """A loop's body at each element of a vector."""
