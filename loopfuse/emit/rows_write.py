@@ -213,9 +213,10 @@ class Rows(Vectors):
             self.at = None
 
     def renew(self, line: Line) -> None:
-        """Make the compiler forget what it computed from long operands in earlier loops: it would hold on to all of it."""
+        """Make the compiler forget what it computed from long operands in earlier loops: it would hold on to all of it.
+        Rows that are read from memory are not held."""
         for stream in self.shape.of(line.run):
-            many = self.fit.vectors[line.run] * self.fit.width[line.run] >= MANY
+            many = self.fit.vectors.get(line.run, 0) * self.fit.width[line.run] >= MANY
             if many and stream in self.fetched and stream.row and stream.stored < 0 and len(stream.readers) > 1:
                 if stream in self.used:
                     self.w.line(f"lf_again({stream.name});")
