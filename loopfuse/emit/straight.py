@@ -13,6 +13,7 @@ from loopfuse.analysis.sketch import sketch
 from loopfuse.constants import to_bits
 from loopfuse.emit.base import Job
 from loopfuse.emit.serial import passes
+from loopfuse.emit.slices import prune
 from loopfuse.emit.writer import HALVES
 from loopfuse.ir import Acc, Affine, Const, Dim, Expr, Let, Load, Loop, Op, Ref, Stmt, Store
 from loopfuse.ops import MONOIDS
@@ -39,7 +40,7 @@ def straightened(job: Job) -> Job | None:
         maker.block(loops[-1].body)
     except Crooked:
         return None
-    inner: Stmt = replace(loops[-1], body=tuple(maker.made))
+    inner: Stmt = replace(loops[-1], body=prune(maker.made, ()))  # without the last steps of what nobody reads
     for outer, old in zip(reversed([None, *loops[:-1]]), reversed(loops), strict=True):
         if outer is not None:
             inner = replace(outer, body=tuple(inner if s is old else s for s in outer.body))
