@@ -20,7 +20,7 @@ from loopfuse.emit.team import flat
 from loopfuse.emit.writer import Writer, state_bytes, state_type
 from loopfuse.ir import Dim, Let, Loop, Ref, Stmt, Store
 from loopfuse.sizes import ONE, Poly
-from loopfuse.walking import free_names, own, walk
+from loopfuse.walking import expr_names, free_names, own, walk
 
 THREADS = 256
 BLOCKS = 4  # a multiprocessor
@@ -73,12 +73,31 @@ def nest_of(job: Job) -> Nest | Declined:
         return Declined("something follows in order")
     vector = next((n for n, role in job.plan.roles.items() if role == "vector" and n in ids), "")
     dims.sort(key=lambda d: d.id == vector)
+    body = tuple(_live(s, body) if isinstance(s, Loop) else s for s in body)
     if not all(_repairs(s) for s in body if isinstance(s, Loop) and s.accs):
         return Declined("an accumulator reads another one and says not how it changes with it")
     whole = bool(job.ask.local) or _waits(body)
     if whole and not vector:
         return Declined("loops that wait for one another, and no columns that a block could own")
     return Nest(dims, vector, lets, body, whole)
+
+
+def _live(fold: Loop, body: Sequence[Stmt]) -> Loop:
+    """A fold without the accumulators that nothing reads."""
+    outside = free_names([s for s in body if s is not fold])
+    wanted = {a.id for a in fold.accs if a.id in outside.values | outside.loads}
+    while True:
+        kept = prune(fold.body, wanted)
+        names = {n for s in walk(kept) for n in own(s).names.values}
+        names |= {n.rpartition(".")[0] for a in fold.accs if a.id in wanted and a.repair is not None
+                  for n in expr_names(a.repair).values}  # fmt: skip
+        more = {a.id for a in fold.accs if a.id in names} - wanted
+        if not more:
+            break
+        wanted |= more
+    if len(wanted) == len(fold.accs) or not wanted:
+        return fold
+    return replace(fold, accs=tuple(a for a in fold.accs if a.id in wanted), body=kept)
 
 
 def _repairs(fold: Loop) -> bool:
