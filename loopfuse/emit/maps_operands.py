@@ -8,7 +8,7 @@ from math import gcd
 from typing import Literal
 
 from loopfuse.emit.maps_access import SMALL, Access, Group, Key, Study
-from loopfuse.ir import Load, Ref, Store
+from loopfuse.ir import Affine, Let, Load, Ref, Store
 from loopfuse.sizes import ONE, ZERO, Poly
 from loopfuse.walking import subexprs
 
@@ -126,12 +126,14 @@ class Operands:
     def _stages(self) -> dict[Key, int]:
         """The stage of each load that can be done before the body: nothing guards it, no let stands in its subscripts."""
         found: dict[Key, int] = {}
+        lets = {s.id for s in self.study.body if isinstance(s, Let)} - set(self.study.affine)
         for access in self.all:
             if access.guarded or isinstance(access.node, Store):
                 continue
             stage = 0
             for node in subexprs(*access.node.subs):
-                if isinstance(node, Ref) and node.id not in self.study.affine:
+                named = {node.id} if isinstance(node, Ref) else node.poly.names if isinstance(node, Affine) else ()
+                if lets.intersection(named):
                     stage = -1
                     break
                 if isinstance(node, Load):

@@ -24,7 +24,7 @@ dim3 blockDim, gridDim;
 namespace {
 
 constexpr unsigned THREADS = 1024, WARPS = THREADS / 32, BLOCKS = 16, BARRIERS = 17, CLUSTER = 16;
-constexpr unsigned FEW_STACKS = 1024;  // that stay for the next launch
+constexpr unsigned FEW_STACKS = 16;  // that stay for the next launch
 constexpr size_t STACK = 68 << 10, PAGE = 4096, SHARED = 256 << 10;
 
 // -- who is on stage --------------------------------------------------------------------------------------------------
