@@ -148,7 +148,7 @@ class Along(Reduction):
             return
         turn = f"{tiles} % {parts}" if known is None else str(known // tile % parts)
         with w.block(f"if ({part} == {turn})" if part else ""), scoped(w, "start") as start:
-            head = f"for ({w.index} {start} = {tiles} * {tile} + ({w.index})threadIdx.x; {start} < {span.total}; "
+            head = f"for ({w.index} {start} = ({w.index}){tiles} * {tile} + ({w.index})threadIdx.x; {start} < {span.total}; "
             with w.block(f"{head}{start} += {THREADS * rest.rows})"):
                 self.absorb(rest, states, start, span.total)
 

@@ -184,7 +184,7 @@ class Team(Serial):
         w = self.w
         number = self.known(dim)
         if number is not None:
-            return str(number)
+            return w.poly(Poly.of(number))  # of the index type: a product of several may not fit an int
         text = high if low == "0" else f"{high} - {low}"
         if dim.step != ONE:
             text = f"({text} + {w.poly(dim.step)} - 1) / {w.poly(dim.step)}"

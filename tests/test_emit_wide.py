@@ -1,0 +1,33 @@
+"""Kernels for more elements than 31 bits count: what the compiler would warn of, an overflow of a constant above all."""
+
+from __future__ import annotations
+
+import pytest
+
+from loopfuse import driver
+from loopfuse.cuda.compile import compile_program
+from loopfuse.diag import Source
+from loopfuse.emit.program import emit
+from loopfuse.passes import Options
+
+SCRIPTS = {
+    "everything": ("input x: i8[N]\noutput s = sum(x)\noutput m = argmax(x)\n", {"N": 2**31 + 4099}),
+    "map": ("input x: i8[N]\noutput y = x + 1i8\n", {"N": 2**31 + 513}),
+    "rows": ("input x: f32[M, N]\noutput y = x / sum(x, axis=1, keepdims=true)\n", {"M": 70000, "N": 70001}),
+    "columns": ("input x: f32[M, N]\noutput v = var(x, axis=0)\n", {"M": 70001, "N": 70000}),
+    "turned": ("input x: f32[N, N]\ninput y: f32[N, N]\noutput z[i, j] = x[i, j] + y[j, i]\n", {"N": 70000}),
+    "histogram": ("input k: i32[M, N] where 0 <= k < 5\naccum c: i64[5] = 0 for i in 0..M, j in 0..N { c[k[i, j]] += 1 }\n"
+                  "output c\n", {"M": 70000, "N": 70000}),
+    "scan": ("input x: f32[M, N]\noutput y = cumsum(x, axis=1)\n", {"M": 70000, "N": 70000}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("only", [None, "general"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_nothing_overflows(name: str, only: str | None) -> None:
+    text, sizes = SCRIPTS[name]
+    lowered = driver.lower_program(driver.compile_source(Source(name, text)).typed)
+    program = driver.optimise(lowered, Options(sizes=sizes)).program
+    code = emit(program, sizes, only=only)
+    for kernel, binary in zip(code.kernels, compile_program(code, "sm_90a"), strict=True):
+        assert not binary.warnings, (kernel.name, binary.warnings)
