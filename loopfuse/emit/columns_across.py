@@ -29,7 +29,9 @@ from loopfuse.ir import Let, Loop
 from loopfuse.sizes import ONE
 
 ACROSS_BYTES = 64  # of a stream that a thread has in flight
-STAGE_ROWS = 0  # of a thread in shared memory, and as many on the way, where states are repaired; an H200 is faster without
+STAGE_ROWS = (
+    0  # of a thread in shared memory, and as many on the way, where states are repaired; an H200 is faster without
+)
 STAGE_HELD = 64  # registers of states and vectors up to which three blocks fit on a multiprocessor
 STAGE_MOST = 80  # registers of states above which vectors are not staged
 REPAIRED_LANES = 1  # columns of a thread where states are repaired: more rows are a batch then, which costs divisions
