@@ -57,12 +57,12 @@ def kernel(name: str, arguments: str, body: str, **rest: int) -> KernelCode:
 AT = "  int i = blockIdx.x * blockDim.x + threadIdx.x;"
 BLOCKS = grid(ceil_div(N, 256))
 
-_axpy = kernel("axpy", "float* z, const float* x, const float* y, int n, float s",
+_axpy = kernel("axpy", "float* z, const float* x, const float* y, long long n, float s",
                f"{AT}\n  if (i < n) z[i] = __fadd_rn(__fmul_rn(s, x[i]), y[i]);")  # fmt: skip
 
 
 def _step(to: str, x: str) -> Launch:
-    return Launch("axpy", BLOCKS, (Pointer(to), Pointer(x), Pointer("y"), Number(N, 32), Param("s", F32)))
+    return Launch("axpy", BLOCKS, (Pointer(to), Pointer(x), Pointer("y"), Number(N, 64), Param("s", F32)))
 
 
 # z = s * (s * x + y) + y, by way of a temporary

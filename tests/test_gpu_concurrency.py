@@ -121,7 +121,8 @@ def test_bound_calls_in_threads_keep_to_their_own_arrays(fresh: Path) -> None:
 
 
 def test_two_processes_compile_the_same_kernel_at_once(tmp_path: Path) -> None:
-    environment = {**os.environ, "LOOPFUSE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    found = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "LOOPFUSE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": found}
     children = [
         subprocess.Popen([sys.executable, "-c", CHILD, SOFTMAX, str(tmp_path / f"{k}.npy")], stdin=subprocess.PIPE,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
