@@ -8,7 +8,7 @@ from loopfuse.emit.base import Job
 from loopfuse.emit.code import KernelCode, Launch, ceil_div, grid
 from loopfuse.emit.fetching import Accesses, size_of
 from loopfuse.emit.merging import aliases
-from loopfuse.emit.partials import States, scoped, tree, unrolled
+from loopfuse.emit.partials import States, tree, unrolled
 from loopfuse.emit.reductions import (
     BLOCKS,
     COLUMN_LANES,
@@ -24,16 +24,11 @@ from loopfuse.emit.reductions import (
 )
 from loopfuse.emit.serial import Serial
 from loopfuse.emit.strips import Element, Lane, Names, Span, Strip, Values, constants
-from loopfuse.emit.writer import Writer, c_type, storage
+from loopfuse.emit.writer import Writer, c_type
 from loopfuse.ir import Let, Loop
 from loopfuse.sizes import ONE
 
 ACROSS_BYTES = 64  # of a stream that a thread has in flight
-STAGE_ROWS = (
-    0  # of a thread in shared memory, and as many on the way, where states are repaired; an H200 is faster without
-)
-STAGE_HELD = 64  # registers of states and vectors up to which three blocks fit on a multiprocessor
-STAGE_MOST = 80  # registers of states above which vectors are not staged
 REPAIRED_LANES = 1  # columns of a thread where states are repaired: more rows are a batch then, which costs divisions
 
 
@@ -53,14 +48,11 @@ class Across(Reduction):
         extent = extent_of(job, self.dim) or ONE
         self.lanes = 1 if bound else min(a.lanes(extent) for a in self.accesses)
         repaired = any(a.repair is not None for f in nest.folds for a in f.accs)
-        held = max(self.registers(f, self.lanes) for f in nest.folds)
-        fits = bool(STAGE_ROWS) and held <= STAGE_MOST and not nest.whole
-        self.stages = repaired and fits and all(self.goes(a) for a in self.accesses)
-        if repaired and not self.stages:
+        if repaired:
             self.lanes = min(self.lanes, REPAIRED_LANES)
-        self.rows = STAGE_ROWS if self.stages else min(a.rows(self.lanes, MOST_ROWS, ACROSS_BYTES, size_of(f.body))
+        self.rows = min(a.rows(self.lanes, MOST_ROWS, ACROSS_BYTES, size_of(f.body))
                         for a, f in zip(self.accesses, nest.folds, strict=True))  # fmt: skip
-        self.held = max(a.held(self.lanes, 1 if self.stages else self.rows, self.wide) + self.registers(f, self.lanes)
+        self.held = max(a.held(self.lanes, self.rows, self.wide) + self.registers(f, self.lanes)
                         for a, f in zip(self.accesses, nest.folds, strict=True))  # fmt: skip
         threads = -(-self.columns // self.lanes)
         self.side = min(COLUMN_LANES, power(threads))
@@ -166,9 +158,6 @@ class Across(Reduction):
             w.line(f"{w.index} {start} = ({w.index})blockIdx.y * {share} + {row};")
             last = f"lf_least<{w.index}>({total}, (({w.index})blockIdx.y + 1) * {share})"
             w.line(f"const {w.index} {end} = {f'{live} ? {last} : 0' if live else last};")
-        if self.stages and states is not None:
-            self.staged(w, strip, states, start, end, whole)
-            return
         ahead = (self.rows - 1) * lanes
         head = f"for (; {start}{f' + {ahead}' if ahead else ''} < {end}; {start} += {even})"
         with w.block(head):
@@ -176,49 +165,6 @@ class Across(Reduction):
         if not whole and self.rows > 1:
             with w.block(f"if ({start} < {end})"):
                 self.absorb(strip, states, start, end)
-
-    def resident(self) -> int:
-        """As many blocks as shared memory has room for, where vectors are staged there."""
-        return super().resident() if not self.stages else 3 if self.held <= STAGE_HELD else 2
-
-    def goes(self, accesses: Accesses) -> bool:
-        """Whether the vectors of a fold can be staged in shared memory: 16 bytes each, and not too many."""
-        vectors = [f for f in accesses.fetches(self.lanes) if f.kind != "row"]
-        whole = all(f.kind == "vector" and f.piece == 16 and not f.fresh
-                    and self.lanes * self.job.buffers[f.load.buffer].dtype.itemsize == 16 for f in vectors)  # fmt: skip
-        return whole and 0 < len(vectors) <= 2
-
-    def staged(self, w: Writer, strip: Strip, states: States, start: str, end: str, whole: bool) -> None:
-        """The rows by way of shared memory, where a thread copies those of the next strip while it takes this one's."""
-        even = THREADS // self.side * self.rows
-        w.comment("a strip is taken while the next one is on its way to shared memory, each thread's own part")
-        w.line("lf_sync();")
-        at, slots = self.shared, {}
-        for fetch in strip.fetches:
-            if fetch.kind == "vector":
-                kind = storage(self.job.buffers[fetch.load.buffer].dtype)
-                slots[fetch.load] = w.names.fresh(f"{fetch.load.buffer}.stage")
-                first = f"({kind}*)(lf_shared + {at}) + (int)threadIdx.x * {self.lanes}"
-                w.line(f"{kind}* {slots[fetch.load]} = {first};")
-                at += 2 * self.rows * THREADS * 16
-        w.shared = max(w.shared, at)
-        strip.apart = THREADS * self.lanes
-        stride = self.rows * strip.apart
-        with scoped(w, "stage") as stage, scoped(w, "next") as following:
-            strip.send(start, end, slots, THREADS)
-            with w.block(f"for (int {stage} = 0; {start} < {end}; {start} += {even}, {stage} ^= 1)"):
-                w.line(f"const {w.index} {following} = {start} + {even};")
-                there = {load: f"{name} + ({stage} ^ 1) * {stride}" for load, name in slots.items()}
-                strip.send(following, end, there, THREADS)
-                w.line("lf_stage_wait<1>();")
-                strip.staged = {load: f"{name} + {stage} * {stride}" for load, name in slots.items()}
-                if whole:
-                    self.absorb(strip, states, start)
-                    return
-                with w.block(f"if ({start} + {even - THREADS // self.side} < {end})"):
-                    self.absorb(strip, states, start)
-                with w.block("else"):
-                    self.absorb(strip, states, start, end)
 
     def uniform(self, fold: Loop) -> set[str]:
         """Accumulators that are the same in all columns of a thread."""

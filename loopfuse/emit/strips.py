@@ -82,11 +82,11 @@ class Span:
 
 
 @contextmanager
-def constants(w: Writer, values: Sequence[tuple[str, str]], kinds: Sequence[str] = ()) -> Iterator[None]:
-    """Inside, constants by identifier, of the index type or of their kinds; the text has those that are used."""
+def constants(w: Writer, values: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """Inside, constants of the index type by identifier; the text has those that are used."""
     start = len(w.lines)
-    for k, (name, text) in enumerate(values):
-        w.line(f"const {kinds[k] if kinds else w.index} {name} = {text};")
+    for name, text in values:
+        w.line(f"const {w.index} {name} = {text};")
     yield
     for k in reversed(range(len(values))):
         if not any(re.search(rf"\b{values[k][0]}\b", line) for line in w.lines[start + k + 1 :]):
@@ -169,8 +169,6 @@ class Strip:
     writes: Sequence[Write] = ()
     values: Values = field(default=lambda v: {})
     rising: bool = True
-    staged: dict[Load, str] = field(default_factory=dict)
-    apart: int = 0  # elements from row to row there
 
     @property
     def lanes(self) -> int:
@@ -181,11 +179,10 @@ class Strip:
         """The rows `start`, `start + stride`, …; with `end` those below it. Those of earlier calls came before."""
         self.element.later |= {id(s) for s in self.loop.body if isinstance(s, Store) and self._rises(s)}
         with ExitStack() as scope:
-            now = [f for f in self.fetches if f.load not in self.staged]
-            arrays = {f.load: scope.enter_context(self._array(f)) for f in now}
+            arrays = {f.load: scope.enter_context(self._array(f)) for f in self.fetches}
             if arrays:
                 with self._rows(start, end) as r:
-                    for fetch in now:
+                    for fetch in self.fetches:
                         self._fetch(fetch, arrays[fetch.load], r)
             for number, body in enumerate(passes(self.loop)):
                 self._pass(number, body, arrays, start, end)
@@ -204,19 +201,6 @@ class Strip:
             return False
         factor = poly.coefficient(index)
         return factor.is_const and factor.constant > 0
-
-    def send(self, start: str, end: str, slots: Mapping[Load, str], threads: int) -> None:
-        """Start to copy vectors of the rows below `end` to shared memory, past the registers."""
-        w = self.w
-        with self._rows(start, end) as r:
-            for fetch in self.fetches:
-                if fetch.load in slots:
-                    place = w.place(fetch.load.buffer, False)
-                    with aliases(w, {self.lane.index: self.lane.first} if self.lane else {}):
-                        offset = w.flat(fetch.subs, place)
-                    to = f"{slots[fetch.load]} + {r} * {threads * self.lanes}"
-                    w.line(f"lf_stage16({to}, {place.pointer} + {offset});", fetch.load.span)
-        w.line("lf_stage_end();")
 
     # -- loads --------------------------------------------------------------------------------------------------------
 
@@ -260,8 +244,7 @@ class Strip:
         with ExitStack() as scope:
             before = self._before(each, scope) if number else {}
             each = tuple(s for s in each if not (isinstance(s, Let) and s.id in before))
-            with self._rows(start, end) as r, self._taken(r) as taken:
-                arrays = {**arrays, **taken}
+            with self._rows(start, end) as r:
                 if alone:
                     self._statements(alone, arrays, r, "0", {})
                 if not each:
@@ -272,21 +255,6 @@ class Strip:
                     self._statements(each, arrays, r, v, more)
                     self.element.kept = {}
 
-    @contextmanager
-    def _taken(self, r: str) -> Iterator[dict[Load, str]]:
-        """The vectors of a row that are in shared memory, in registers."""
-        found, kinds = dict[Load, str](), []
-        values = []
-        for load, pointer in self.staged.items():
-            kind = storage(self.w.place(load.buffer, False).dtype)
-            found[load] = self.w.names.fresh(f"{load.buffer}.v")
-            kinds.append(f"lf_vec<{kind}, {self.lanes}>")
-            values.append((found[load], f"lf_peek<{self.lanes}, 16>({pointer} + {r} * {self.apart})"))
-        with constants(self.w, values, kinds):
-            yield found
-        for name in found.values():
-            self.w.names.free(name)
-
     def _statements(self, body: tuple[Stmt, ...], arrays: Mapping[Load, str], r: str, v: str, more: Names) -> None:
         w, states = self.w, self.states
 
@@ -295,7 +263,7 @@ class Strip:
             if name is None:
                 return None
             place = w.place(load.buffer, False)
-            vector = name if load in self.staged else f"{name}[{r}]"
+            vector = f"{name}[{r}]"
             if next(f.kind for f in self.fetches if f.load == load) == "row":
                 return w.fetched(vector, place)
             if place.dtype == BF16:
