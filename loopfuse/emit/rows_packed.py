@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loopfuse.constants import to_bits
 from loopfuse.dtypes import F32, DType
 from loopfuse.emit.rows_shape import Line, Stream
 from loopfuse.emit.rows_vectors import At, Vectors
 from loopfuse.emit.writer import HALVES
 from loopfuse.ir import Acc, Expr, Let, Load, Op, Ref, Stmt, Store
+from loopfuse.ops import MONOIDS
 
-MONOIDS = ("max", "min")
-STARTS = {("max", "bf16"): "0xff80ff80u", ("min", "bf16"): "0x7f807f80u", ("max", "f16"): "0xfc00fc00u",
-          ("min", "f16"): "0x7c007c00u"}  # fmt: skip
+PAIRED = ("max", "min")  # monoids that have an instruction for pairs
 
 
 def packed(rows: Vectors, line: Line, accs: Sequence[Acc], body: Sequence[Stmt]) -> bool:
@@ -23,7 +23,8 @@ def packed(rows: Vectors, line: Line, accs: Sequence[Acc], body: Sequence[Stmt])
     stream, acc, dtype = found
     w, width = rows.w, rows.fit.width[line.run]
     best, q = w.names.fresh(f"{acc.id}.pair"), w.names.fresh("q")
-    w.line(f"unsigned int {best} = {STARTS[acc.monoid, dtype.name]};")
+    start = to_bits(MONOIDS[acc.monoid].identity(dtype), dtype)
+    w.line(f"unsigned int {best} = {start << 16 | start:#x}u;")
     with rows.vectors(line.run, "at") as (v, p):
         rows.at = At(line, v, "0", p, {}, {})
         text = f"{stream.name}[{v}]"
@@ -44,7 +45,7 @@ def packed(rows: Vectors, line: Line, accs: Sequence[Acc], body: Sequence[Stmt])
 
 def _operand(rows: Vectors, line: Line, accs: Sequence[Acc], body: Sequence[Stmt]) -> tuple[Stream, Acc, DType] | None:
     """The operand whose elements are compared as they are, with the accumulator and the operand's type."""
-    if len(accs) != 1 or accs[0].monoid not in MONOIDS or accs[0].shape or line.ragged or rows.part:
+    if len(accs) != 1 or accs[0].monoid not in PAIRED or accs[0].shape or line.ragged or rows.part:
         return None
     acc = accs[0]
     lets = {s.id: s.value for s in body if isinstance(s, Let)}

@@ -210,16 +210,14 @@ class Joiner:
         kept, hoisted = self._body(body, accs, made, rewriter, late, ())
         assert not hoisted
         new_accs = [x for acc in b.accs for x in (made[acc.id].accs if acc.id in made else [acc])]
-        shared.plain = frozenset(
-            shared.offsets.keys() & wanted(after, (*self._late(b, late, body), *stmts[second + 1 :]))
-        )
+        rest: tuple[Stmt, ...] = (*self._late(b, late, body), *stmts[second + 1 :])
+        shared.plain = frozenset(shared.offsets.keys() & wanted(after, rest))
         inner = (*shared.shift(own), *shared.absorbs, *shared.heads, *kept)
         merged = replace(a, accs=(*shared.shifted_accs(), *shared.accs, *new_accs), body=_used(inner))
         ends = [Let(self.env.fresh(name), value) for name, value in shared.sums()]
         replaced = [name for name in shared.offsets if name not in shared.plain]
         sums: dict[str, Expr] = {n: Ref(let.id, let.value.dtype) for n, let in zip(replaced, ends, strict=True)}
         finals, table, readers = self._values(accs, made, sums)
-        rest: tuple[Stmt, ...] = (*self._late(b, late, body), *stmts[second + 1 :])
         rest = _reading(_substituted(rest, table), readers)
         pre = tuple(shared.pre)
         tail = (*ends, *_substituted(tuple(after), sums), *finals, *rest)
