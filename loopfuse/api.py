@@ -430,6 +430,8 @@ class _Call:
             ):
                 raise UserError(error("LF0502", f"`out` for `{name}` must be an array of NumPy's, "
                                       f"{found[name].dtype}{list(found[name].shape)}"))  # fmt: skip
+            if any(np.shares_memory(array, given) for given in self.bound.inputs.values()):
+                raise UserError(error("LF0520", f"`out` for `{name}` lies where an input does"))
             array[...] = found[name]
             found[name] = array
         return found

@@ -249,3 +249,13 @@ def test_what_the_package_offers() -> None:
         assert getattr(lf, name).__doc__
     with pytest.raises(AttributeError):
         _ = lf.nothing  # type: ignore[attr-defined]
+
+
+def test_an_output_may_not_lie_where_an_input_does() -> None:
+    f, x = lf.compile("input x: f32[N]\noutput y = x * 2"), np.arange(4, dtype=np.float32)
+    with pytest.raises(lf.Error) as caught:
+        f(x, out=x, backend="reference")
+    assert caught.value.diagnostics[0].code == "LF0520"
+    np.testing.assert_array_equal(x, np.arange(4))
+    y = np.empty_like(x)
+    assert f(x, out=y, backend="reference") is y
