@@ -14,8 +14,9 @@ from test_emit_maps import made, verdict
 
 from loopfuse.dtypes import BF16, F16, F32, F64, DType
 from loopfuse.emit.approx import BUDGET, CONDITION, FUNCTIONS, NEAR, PAIRS, approximations
-from loopfuse.ir import Buffer, Const, Expr, Let, Load, Op, Ref, Select, Store
+from loopfuse.ir import Acc, Buffer, Const, Dim, Expr, Let, Load, Loop, Op, Ref, Select, Store
 from loopfuse.ops import OPS, constant, greatest, spacing
+from loopfuse.sizes import ZERO, Poly
 from loopfuse.walking import children
 
 FLOATS: tuple[DType, ...] = (BF16, F16)
@@ -41,6 +42,16 @@ def stored(expr: Expr, buffer: str = "b") -> Store:
 
 def chosen(*stmts: Let | Store, numerics: Any = "default") -> list[str]:
     return sorted(text for text, _ in approximations(stmts, BUFFERS, numerics).chosen.values())
+
+
+def online(repair: Expr) -> list[str]:
+    """What is approximated in a sum of exponentials that has a repair, and in what is stored from it."""
+    accs = (Acc("m", "max", F32), Acc("s", "sum", F32, repair=repair))
+    term = op("exp", op("sub", X, Ref("m", F32)))
+    absorbed = (Store("m", (), X, absorb=True), Store("s", (), term, absorb=True))
+    fold = Loop((Dim("i", (ZERO,), (Poly.of(9),)),), absorbed, "seq", accs)
+    last = stored(op("div", op("exp", X), Ref("s", F32)))
+    return sorted(text for text, _ in approximations((fold, last), BUFFERS, "default").chosen.values())
 
 
 # -- where ------------------------------------------------------------------------------------------------------------
@@ -77,6 +88,23 @@ def test_every_use_of_a_value_must_tolerate_its_error() -> None:
     assert chosen(let, stored(op("mul", ref, Y))) == ["lf_near_exp({0})"]
     assert chosen(let, stored(op("mul", ref, Y)), stored(op("add", ref, Y), "h")) == []
     assert chosen(let, stored(op("mul", ref, Y)), stored(ref, "s")) == []
+
+
+def test_sums_that_repairs_rescale() -> None:
+    """The terms of a sum that its repair multiplies may err; not those of one that it moves, or whose sign it may turn."""
+    own, step = Ref("self", F32), op("sub", Ref("m.old", F32), Ref("m.new", F32))
+    exact = ["lf_div_approx({0}, {1})", "lf_near_exp({0})"]  # of what is stored, once the sum itself may not err
+    assert online(op("mul", own, op("exp", step))) == [*exact, "lf_near_exp({0})"]
+    assert online(Select(op("ne", step, X, dtype=OPS["ne"].result((F32, F32))), op("mul", op("exp", step), own), own)) == [
+        *exact, "lf_near_exp({0})"
+    ]  # fmt: skip
+    for moved in (
+        op("sub", own, op("exp", step)),
+        op("mul", own, step),
+        op("exp", own),
+        op("mul", own, op("neg", own)),
+    ):
+        assert online(moved) == exact
 
 
 def test_tanh_by_name_is_seen_in_a_sum_with_one() -> None:

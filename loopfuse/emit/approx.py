@@ -10,7 +10,9 @@ times what their operands move: products and quotients (1 each), roots, minima (
 relative errors keep), tanh and erf (x f'(x)/f(x) is at most 1). A sum does so where both terms have one sign. Everything
 else, a sum that may cancel, exp (an error of its argument grows with it), a comparison, a cast to an integer, a subscript,
 asks for operands that are accurate: nothing below it is approximated. A value is *tolerant* if each of its uses is an
-operand of a tolerant value that qualifies, or a 16-bit store.
+operand of a tolerant value that qualifies, or a 16-bit store. The terms of a sum with a repair qualify where the repair
+multiplies the sum by something that is never negative, as the rescaling by a new maximum does: that moves no relative
+error, and keeps the signs of the terms the same. What the repair itself computes stays accurate.
 
 *What is used* (`NEAR`), with a bound on the relative error at every operand. From the PTX manual: ex2.approx 2^-22,
 rcp.approx 2^-23, sqrt.approx 2^-22, div.full 2 ulp, tanh.approx 2^-11, without flushing denormals.
@@ -130,9 +132,10 @@ class _Analysis:
         self.local = frozenset(local) - {b for s in self.stmts if isinstance(s, Loop) and s.order != "par"
                                          for b in free_names(s.body).stores}  # fmt: skip
         self.lets = {s.id: s.value for s in self.stmts if isinstance(s, Let)}
-        self.accs: dict[str, Acc] = {a.id: a for s in self.stmts if isinstance(s, Loop) for a in s.accs}
         self.signs: dict[int, int] = {}
         self.named: dict[str, int] = {}  # the signs of lets and accumulators
+        self.accs: dict[str, Acc] = {a.id: a for s in self.stmts if isinstance(s, Loop) for a in s.accs}
+        self.shifted = {a.id for a in self.accs.values() if a.repair is not None and not self._scales(a.repair)}
         self.tolerant: dict[int, bool] = {}
         self.values: dict[
             str, bool
@@ -153,7 +156,24 @@ class _Analysis:
             elif isinstance(stmt, Store) and stmt.absorb:
                 known = self.named.get(stmt.buffer)
                 sign = self.signs[id(stmt.value)]
-                self.named[stmt.buffer] = sign if known in (None, sign) else 0
+                same = known in (None, sign) and stmt.buffer not in self.shifted
+                self.named[stmt.buffer] = sign if same else 0
+
+    def _scales(self, repair: Expr) -> bool:
+        """Whether a repair, as multiplying by what is never negative, leaves the accumulator its sign and its relative error."""
+        self.named["self"] = 1
+        for node in _postorder(repair):
+            self.signs[id(node)] = self._sign(node)
+        del self.named["self"]
+        stack = [repair]
+        while stack:
+            node = stack.pop()
+            for child, fine in zip(children(node), self._passes(node), strict=True):
+                if fine:
+                    stack.append(child)
+                elif any(isinstance(n, Ref) and n.id == "self" for n in _postorder(child)):
+                    return False
+        return self.signs[id(repair)] == 1
 
     def _sign(self, node: Expr) -> int:
         """1: never negative, -1: never positive (NaN aside), 0: unknown."""
@@ -214,7 +234,7 @@ class _Analysis:
             return self.values.get(stmt.id, True)
         if stmt.absorb:
             acc = self.accs.get(stmt.buffer)
-            kind = acc.monoid if acc is not None and acc.repair is None else ""
+            kind = acc.monoid if acc is not None and acc.id not in self.shifted else ""
             fine = kind in ("max", "min") or (kind == "sum" and self.signs[id(stmt.value)] != 0)
             return fine and self.values.get(stmt.buffer, True)
         if stmt.buffer in self.local:

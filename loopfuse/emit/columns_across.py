@@ -29,7 +29,7 @@ from loopfuse.ir import Let, Loop
 from loopfuse.sizes import ONE
 
 ACROSS_BYTES = 64  # of a stream that a thread has in flight
-REPAIRED_LANES = 1  # columns of a thread where states are repaired: more rows are a batch then, which costs divisions
+REPAIRED_LANES = 2  # columns of a thread where states are repaired: more rows are a batch then, which costs divisions
 
 
 class Across(Reduction):

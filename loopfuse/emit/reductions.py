@@ -24,7 +24,7 @@ from loopfuse.walking import expr_names, free_names, own, walk
 
 THREADS = 256
 BLOCKS = 4  # a multiprocessor
-COLUMN_LANES = 32  # threads side by side along the columns
+COLUMN_LANES = 64  # threads side by side along the columns
 LEAST_SIDE = 8  # columns side by side in a finish
 RESIDENT = ((52, 4), (4096, 2))  # blocks that must fit on a multiprocessor, by the registers that a thread holds
 MOST_ROWS = 16  # that a thread takes at a time

@@ -63,7 +63,7 @@ def _staged(shape: Shape) -> Emitted | None:
     if fit is None:
         return None
     rows = Staged(shape.job.writer(), shape, fit)
-    rows.spelled(_near(shape))
+    rows.spelled(_near(shape) if rows.arriving is None else _near_online(shape))
     return _emitted(shape, fit, rows)
 
 
@@ -76,6 +76,12 @@ def _near(shape: Shape) -> Approximations:
     return approximations((*shape.tops, *around, *exact), job.buffers, job.target.numerics, job.ask.local)
 
 
+def _near_online(shape: Shape) -> Approximations:
+    """The approximations that passes with repairs may use."""
+    job = shape.job
+    return approximations(job.kernel.body, job.buffers, job.target.numerics, job.ask.local)
+
+
 def _through_memory(shape: Shape) -> Emitted | Declined:
     """With the row in memory, read by every loop."""
     job = shape.job
@@ -84,7 +90,7 @@ def _through_memory(shape: Shape) -> Emitted | Declined:
         return Declined(why)
     fit = streaming(shape)
     rows = Streams(job.writer(), shape, fit)
-    rows.spelled(approximations(job.kernel.body, job.buffers, job.target.numerics, job.ask.local))
+    rows.spelled(_near_online(shape))
     return _emitted(shape, fit, rows)
 
 
