@@ -63,7 +63,7 @@ def _staged(shape: Shape) -> Emitted | None:
     if fit is None:
         return None
     rows = Staged(shape.job.writer(), shape, fit)
-    rows.spelled(_near(shape) if rows.arriving is None else _near_online(shape))
+    rows.spelled(_near(shape))
     return _emitted(shape, fit, rows)
 
 
@@ -76,12 +76,6 @@ def _near(shape: Shape) -> Approximations:
     return approximations((*shape.tops, *around, *exact), job.buffers, job.target.numerics, job.ask.local)
 
 
-def _near_online(shape: Shape) -> Approximations:
-    """The approximations that passes with repairs may use."""
-    job = shape.job
-    return approximations(job.kernel.body, job.buffers, job.target.numerics, job.ask.local)
-
-
 def _through_memory(shape: Shape) -> Emitted | Declined:
     """With the row in memory, read by every loop."""
     job = shape.job
@@ -90,7 +84,7 @@ def _through_memory(shape: Shape) -> Emitted | Declined:
         return Declined(why)
     fit = streaming(shape)
     rows = Streams(job.writer(), shape, fit)
-    rows.spelled(_near_online(shape))
+    rows.spelled(approximations(job.kernel.body, job.buffers, job.target.numerics, job.ask.local))
     return _emitted(shape, fit, rows)
 
 

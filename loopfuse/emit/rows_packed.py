@@ -45,7 +45,7 @@ def packed(rows: Vectors, line: Line, accs: Sequence[Acc], body: Sequence[Stmt])
 
 def _operand(rows: Vectors, line: Line, accs: Sequence[Acc], body: Sequence[Stmt]) -> tuple[Stream, Acc, DType] | None:
     """The operand whose elements are compared as they are, with the accumulator and the operand's type."""
-    if len(accs) != 1 or accs[0].monoid not in PAIRED or accs[0].shape or line.ragged:
+    if len(accs) != 1 or accs[0].monoid not in PAIRED or accs[0].shape or line.ragged or rows.part:
         return None
     acc = accs[0]
     lets = {s.id: s.value for s in body if isinstance(s, Let)}
@@ -58,8 +58,7 @@ def _operand(rows: Vectors, line: Line, accs: Sequence[Acc], body: Sequence[Stmt
     if lets or not isinstance(value, Load) or value.dtype not in HALVES or acc.dtype not in (F32, value.dtype):
         return None
     stream = rows.shape.find(value, line)
-    count = rows.part.count if rows.part else rows.fit.vectors[line.run]
-    if stream is None or stream.stored >= 0 or rows.fit.width[line.run] % 2 or not count:
+    if stream is None or stream.stored >= 0 or rows.fit.width[line.run] % 2 or not rows.fit.vectors[line.run]:
         return None
     return stream, acc, value.dtype
 

@@ -1,21 +1,15 @@
 """Rows in shared memory: each thread copies its part of the row there by itself, asynchronously and past its registers, and
-reads it back in every loop. Several blocks fit on a multiprocessor, so that the copies of one hide the loops of another.
-
-A first fold that can be one pass takes the row batch by batch, as the copies arrive.
-"""
+reads it back in every loop. Several blocks fit on a multiprocessor, so that the copies of one hide the loops of another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from loopfuse.emit.rows_fit import Fit, known_lengths, widths
-from loopfuse.emit.rows_online import Online, online
-from loopfuse.emit.rows_shape import Line, Run, Shape, Stream
-from loopfuse.emit.rows_vectors import Part
-from loopfuse.emit.rows_write import counted
-from loopfuse.emit.slices import levels
-from loopfuse.emit.writer import Writer, storage
-from loopfuse.ir import Acc, Loop, Stmt
+from loopfuse.emit.rows_shape import Line, Shape, Stream
+from loopfuse.emit.rows_write import Rows
+from loopfuse.emit.writer import storage
+from loopfuse.ir import Acc, Stmt
 
 LEAST_BYTES = 24 << 10  # of a row, from which on it is staged
 THREADS = 256  # of a block
@@ -23,7 +17,6 @@ RESIDENT = 3  # blocks of a multiprocessor
 UNROLLED = 2  # vectors of a loop that are written out
 CACHED = 32 << 10  # bytes that all rows share, from which on they should find room in the first-level cache
 MOST_HELD = 8  # vectors of an operand that are rather kept in registers then
-BATCH = 4  # vectors of a thread that are copied, and taken into the states of a fold in one pass, together
 
 
 def early(shape: Shape) -> list[Stream]:
@@ -69,75 +62,31 @@ def staged_bytes(fit: Fit, streams: list[Stream]) -> int:
     return sum(fit.vectors[s.run] * fit.size * fit.width[s.run] * s.buffer.dtype.itemsize for s in streams)
 
 
-class Staged(Online):
+class Staged(Rows):
     """Statements of a thread whose part of the row is in shared memory."""
 
-    def __init__(self, writer: Writer, shape: Shape, fit: Fit) -> None:
-        super().__init__(writer, shape, fit)
-        self.staged: dict[Stream, str] = {}
-        self.skipped = 0  # vectors before the batch
-        self.groups: list[int] = []  # the loop that first needs each group of copies, in their order
-        self.pending = 0
-        self.own = held(shape, fit)
-        self.arriving = None if self.own else arriving(shape, fit)
-
     def ahead(self) -> None:
-        """Start the copies of the whole row, a group an operand, or a batch of those that are folded as they arrive."""
+        """Start the copies of the whole row, a group an operand."""
         w = self.w
-        self.unroll = "" if self.own else str(UNROLLED)
-        for stream in self.own:
+        self.staged: dict[Stream, str] = {}
+        kept = held(self.shape, self.fit)
+        self.unroll = "" if kept else str(UNROLLED)
+        for stream in kept:
             self.fetch(stream)
-        streams = [s for s in early(self.shape) if s not in self.own]
-        for stream in streams:
+        self.streams = [s for s in early(self.shape) if s not in kept]
+        self.pending = len(self.streams)
+        for stream in self.streams:
             kind, width, count = storage(stream.buffer.dtype), self.fit.width[stream.run], self.fit.vectors[stream.run]
             name = self.staged[stream] = w.names.fresh(f"{stream.buffer.id}.stage")
             at = self.take(count * self.fit.size * 16)
             w.line(f"{kind}* {name} = ({kind}*)(lf_shared + {at}) + threadIdx.x * {width};")
-        first = [s for s in streams if self.arriving is not None and s.first == self.arriving.number]
-        if self.arriving is not None:
-            for _ in self.batches(self.arriving.run):
-                self.copy(first)
-        for stream in streams:
-            if stream not in first:
-                self.copy([stream])
-        self.pending = len(self.groups)
-
-    def copy(self, streams: Sequence[Stream]) -> None:
-        """A group of copies: of whole operands, or of a batch of them."""
-        for stream in streams:
             with self.vectors(stream.run, f"{stream.buffer.id}.at") as (v, p):
-                self.w.line(f"lf_stage16({self.kept_at(stream, v)}, {self.address(stream, p)});")
-        self.w.line("lf_stage_end();")
-        self.groups.append(streams[0].first)
-
-    def batches(self, run: Run) -> Iterator[Part]:
-        """The batches of a run, one after another."""
-        count, step = self.fit.vectors[run], self.fit.sharing * self.fit.width[run]
-        for start in range(0, count, BATCH):
-            here = min(BATCH, count - start)
-            full = start + here < count or self.exact(run)
-            self.part, self.skipped = Part(str(start * step) if start else "", here, full), start
-            yield self.part
-        self.part, self.skipped = None, 0
-
-    def row_fold(self, loop: Loop) -> None:
-        """A fold: in one pass where it takes the row as it arrives."""
-        line = self.shape.lines[id(loop)]
-        if line is not self.arriving:
-            super().row_fold(loop)
-            return
-        self.declare(loop.accs)
-        level, counts = levels(loop), counted(line)
-        for number, part in enumerate(self.batches(line.run)):
-            with self.w.block(""):
-                self.wait(len(self.groups) - 1 - number)
-                self.batch(line, level, counts, part)
-        self.join(loop.accs)
+                w.line(f"lf_stage16({self.kept_at(stream, v)}, {self.address(stream, p)});")
+            w.line("lf_stage_end();")
 
     def kept_at(self, stream: Stream, v: str) -> str:
         """Where a vector of this thread lies."""
-        place = f"({self.skipped} + {v})" if self.skipped else v
-        return f"{self.staged[stream]} + {place} * {self.fit.size * self.fit.width[stream.run]}"
+        return f"{self.staged[stream]} + {v} * {self.fit.size * self.fit.width[stream.run]}"
 
     def packed(self, line: Line, accs: Sequence[Acc], body: Sequence[Stmt]) -> bool:
         """A pass by pairs of elements, once they are there."""
@@ -151,11 +100,7 @@ class Staged(Online):
 
     def await_(self, line: Line) -> None:
         """Wait for what a loop reads: a thread for its own copies alone."""
-        if line is not self.arriving or self.part is None:
-            self.wait(sum(first > line.number for first in self.groups))
-
-    def wait(self, left: int) -> None:
-        """Wait until so many groups are on their way at most."""
+        left = sum(s.first > line.number for s in self.streams)
         if left < self.pending:
             self.pending = left
             self.w.line(f"lf_stage_wait<{left}>();")
@@ -168,18 +113,3 @@ class Staged(Online):
         kind, width = storage(stream.buffer.dtype), self.fit.width[stream.run]
         self.w.names.free(name)
         return f"const lf_vec<{kind}, {width}> {name} = lf_peek<{width}, 16>({self.kept_at(stream, self.at.v)});"
-
-
-def arriving(shape: Shape, fit: Fit) -> Line | None:
-    """The fold that takes the row in one pass while it arrives, if there is one."""
-    streams = early(shape)
-    number = min((s.first for s in streams), default=-1)
-    for stmt in shape.body:
-        line = shape.lines.get(id(stmt))
-        if line is not None and line.number == number and isinstance(stmt, Loop) and stmt.accs:
-            array = any(a.shape for a in stmt.accs)
-            whole = all(s.run is line.run for s in streams if s.first == number)
-            stores = any(s.stored == number for s in shape.streams.values())
-            if online(stmt) and not array and whole and not stores and fit.vectors[line.run] > BATCH:
-                return line
-    return None

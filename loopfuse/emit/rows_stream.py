@@ -2,7 +2,7 @@
 only, or have a length that is not known.
 
 A thread takes a batch of its vectors at a time. Where every accumulator that waits for another has a repair, a fold is one
-pass.
+pass: a batch first moves the accumulators that others depend on, then those are repaired and absorb the batch.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from loopfuse.emit.merging import aliases, value
 from loopfuse.emit.rows_fit import MOST_VECTORS, STREAM_VECTORS_MANY, Fit
-from loopfuse.emit.rows_online import Online, online
 from loopfuse.emit.rows_shape import Line, Run, Shape, Stream
 from loopfuse.emit.rows_vectors import Part
-from loopfuse.emit.rows_write import counted
+from loopfuse.emit.rows_write import Rows, counted
 from loopfuse.emit.slices import levels, prune
-from loopfuse.emit.writer import Writer
-from loopfuse.ir import Loop, Stmt
+from loopfuse.emit.writer import Writer, c_type, state_type
+from loopfuse.ir import Acc, Loop, Stmt, Store
+from loopfuse.walking import expr_names
 
 
-class Streams(Online):
+class Streams(Rows):
     """Statements of a thread that shares a row with others, the row in memory."""
 
     def __init__(self, writer: Writer, shape: Shape, fit: Fit) -> None:
@@ -63,6 +64,54 @@ class Streams(Online):
                     self.load(line, body)
                     self.sweep(line, body)
                 self.join_exact(mine)
+
+    def batch(self, line: Line, level: dict[str, int], counts: dict[str, int], part: Part) -> None:
+        """A part of the row into running states."""
+        loop, w = line.loop, self.w
+        asked = {n for a in loop.accs if a.repair is not None for n in expr_names(a.repair).values}
+        old: dict[str, str] = {}
+        for acc in loop.accs:
+            name = w.names(acc.id)
+            if f"{acc.id}.old" in asked:
+                old[acc.id] = w.names.fresh(f"{acc.id}.old")
+                w.line(f"const {state_type(acc.monoid, acc.dtype)} {old[acc.id]} = {name};")
+        for acc in loop.accs:
+            if acc.id in counts:
+                self.tally(acc, line.run, counts[acc.id], part)
+        hoisted = set(self.hoisted)
+        for number in range(1 + max(level.values())):
+            mine = [a for a in loop.accs if level[a.id] == number and a.id not in counts]
+            body = prune(loop.body, {a.id for a in mine}, stores=number == 0)
+            for acc in mine:
+                if acc.repair is not None:
+                    self.repair(loop, acc, old)
+            if body:
+                self.sweep(line, self.hoist(line, body))
+        self.hoisted = hoisted
+        for name in old.values():
+            w.names.free(name)
+
+    def repair(self, loop: Loop, acc: Acc, old: dict[str, str]) -> None:
+        """An accumulator brought to what those that it depends on are now."""
+        w, name = self.w, self.w.names(acc.id)
+        named = {"self": name}
+        for other in loop.accs:
+            if other.id in old:
+                named[f"{other.id}.old"] = value(other, old[other.id])
+                named[f"{other.id}.new"] = value(other, w.names(other.id))
+        assert acc.repair is not None
+        with aliases(w, named):
+            w.line(f"{name} = {w.expr(acc.repair)};")
+
+    def tally(self, acc: Acc, run: Run, step: int, part: Part) -> None:
+        """A constant for each element of the part."""
+        w, name, kind = self.w, self.w.names(acc.id), c_type(acc.dtype)
+        each = self.fit.width[run] * step
+        if part.full:
+            w.line(f"{name} = ({kind})({name} + {part.count * each});")
+            return
+        with self.vectors(run, "at"):
+            w.line(f"{name} = ({kind})({name} + {each});")
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -117,6 +166,12 @@ class Streams(Online):
         self.fetched, self.hoisted = fetched, hoisted
 
 
+def online(loop: Loop) -> bool:
+    """Whether every accumulator that waits for another has a repair."""
+    level = levels(loop)
+    return any(level.values()) and all(a.repair is not None or not level[a.id] for a in loop.accs)
+
+
 def once(shape: Shape) -> bool:
     """Whether each operand of a row is read by one loop, in one pass."""
     for stmt in shape.body:
@@ -137,3 +192,6 @@ def streamable(shape: Shape) -> str:
             if inside:
                 return f"the array accumulator `{inside[0]}` has a repair"
     return ""
+
+
+__all__ = ["Store", "Streams", "once", "online", "streamable"]
