@@ -16,6 +16,7 @@ from loopfuse.emit.code import (
     Param,
     Pointer,
     Repeat,
+    TileMap,
     ceil_div,
     grid,
 )
@@ -80,6 +81,8 @@ def everything() -> Code:
     loop = Repeat("s", ZERO, T, ONE, (
         Launch("k2", odd, (Pointer("x"), Number(Poly.of("s") + 1), Param("eps", BF16), Param("scale", F32))),
         Repeat("r", ONE, Poly.of("s"), Poly.of(2), (Fill("t", 255),)),
+        Launch("k3", grid(N, T), (TileMap("x", BF16, Poly.of("s") * N, (N, ceil_div(T, 3)), (N // 8 * 8,), (64, 128)),
+                                  TileMap("t", F32, ZERO, (ONE, N, T), (4 * N, N * T), (16, 8, 1), 64))),
     ))  # fmt: skip
     return Code(
         "everything", "// \u00fcber\n", (first, second), (Fill(FAULTS), loop), (Memory("t", 4 * N), Memory("u", ONE, True)),

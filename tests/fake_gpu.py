@@ -4,14 +4,16 @@ driver is tested on it."""
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from loopfuse.cuda.calls import DriverError, OutOfMemory
+from loopfuse.cuda.calls import TILE_MAP_BYTES, DriverError, OutOfMemory
+from loopfuse.dtypes import DTYPES, DType
 
-Kernel = Callable[..., None]  # takes the grid and then the raw 64-bit value of each argument
+Kernel = Callable[..., None]  # takes the grid, then the raw 64-bit value of each argument, or the bytes of a tile map
 
 
 def cells(pointer: int, count: int, dtype: Any) -> np.ndarray[Any, Any]:
@@ -37,6 +39,41 @@ class Interface:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return self.told
+
+
+class FakeMap(NamedTuple):
+    """What a tile map of the fake says; `steps` in bytes."""
+
+    address: int
+    dtype: DType
+    extents: tuple[int, ...]
+    steps: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+    LAYOUT = struct.Struct("<8sQ5Q4Q5HB3x")
+
+    def encoded(self) -> bytes:
+        """The 128 bytes."""
+        rank = len(self.extents)
+        filled = [*self.extents, *[0] * (5 - rank), *self.steps, *[0] * (5 - rank), *self.box, *[0] * (5 - rank)]
+        told = self.LAYOUT.pack(self.dtype.name.encode(), self.address, *filled, self.swizzle)
+        return told.ljust(TILE_MAP_BYTES, b"!")
+
+    @classmethod
+    def decoded(cls, held: bytes) -> FakeMap:
+        """What the 128 bytes say."""
+        assert held[cls.LAYOUT.size :] == b"!" * (TILE_MAP_BYTES - cls.LAYOUT.size), "this is no tile map"
+        name, address, *rest, swizzle = cls.LAYOUT.unpack(held[: cls.LAYOUT.size])
+        rank = sum(e > 0 for e in rest[:5])
+        extents, steps, box = rest[:rank], rest[5 : 4 + rank], rest[9 : 9 + rank]
+        return cls(address, DTYPES[name.rstrip(b"\0").decode()], tuple(extents), tuple(steps), tuple(box), swizzle)
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The array in memory, outermost axis first; not to be written where its steps overlap."""
+        size = sum((e - 1) * s for e, s in zip(self.extents[1:], self.steps, strict=True)) // self.dtype.itemsize
+        flat = cells(self.address, size + self.extents[0], self.dtype.numpy)
+        return np.lib.stride_tricks.as_strided(flat, self.extents[::-1], (*self.steps[::-1], self.dtype.itemsize))
 
 
 class FakeGraph:
@@ -109,13 +146,18 @@ class FakeDriver:
     def names(self, kind: str) -> list[Any]:
         return [entry[1] for entry in self.log if entry[0] == kind]
 
-    def read(self, function: Any, parameters: int) -> list[int]:
-        """The values behind an array of addresses."""
-        count = self.kernels[function[0]].__code__.co_argcount - 1
-        addresses = cells(parameters, count, np.uint64) if count else []
-        return [int(cells(int(a), 1, np.uint64)[0]) for a in addresses]
+    def read(self, function: Any, parameters: int) -> list[Any]:
+        """The values behind an array of addresses; what a kernel declares as `bytes` is a tile map."""
+        kernel = self.kernels[function[0]]
+        count = kernel.__code__.co_argcount - 1
+        addresses = [int(a) for a in cells(parameters, count, np.uint64)] if count else []
+        maps = [kernel.__annotations__.get(name) in ("bytes", bytes) for name in kernel.__code__.co_varnames[1:]]
+        return [
+            cells(a, TILE_MAP_BYTES, np.uint8).tobytes() if is_map else int(cells(a, 1, np.uint64)[0])
+            for a, is_map in zip(addresses, maps, strict=False)
+        ]
 
-    def start(self, function: Any, grid: Any, threads: int, shared: int, stream: int, values: list[int]) -> None:
+    def start(self, function: Any, grid: Any, threads: int, shared: int, stream: int, values: list[Any]) -> None:
         self._called("launch", function[0], grid, threads, shared, stream)
         self.kernels[function[0]](grid, *values)
 
@@ -191,6 +233,13 @@ class FakeDriver:
     def launcher(self, function: Any, grid: Any, threads: int, shared: int, stream: int, parameters: int,
                  ) -> Callable[[], None]:  # fmt: skip
         return lambda: self.start(function, grid, threads, shared, stream, self.read(function, parameters))
+
+    def tile_map(self, dtype: DType, extents: Any, steps: Any, box: Any, swizzle: int) -> Callable[[int], bytes]:
+        def encode(address: int) -> bytes:
+            self._called("tile_map", address, tuple(extents))
+            return FakeMap(address, dtype, tuple(extents), tuple(steps), tuple(box), swizzle).encoded()
+
+        return encode
 
     def graph(self) -> FakeGraph:
         made = FakeGraph(self)

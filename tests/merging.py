@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from loopfuse.analysis.env import Env, environment
+from loopfuse.decisions import Cause
 from loopfuse.ir import Kernel, Program
-from loopfuse.passes.merge import Merged, inline, merge, tidy
+from loopfuse.passes.merge import Merged, abreast, inline, merge, tidy
 from loopfuse.rewrite import free_names
+
+Way = Callable[[Kernel, Kernel, Env, frozenset[str]], Merged | Cause]
 
 
 def feeds(first: Kernel, second: Kernel) -> bool:
@@ -32,7 +35,7 @@ def join_all(program: Program, siblings: bool = False, sequences: bool = False) 
     kernels = [tidy(k, env) for k in program.kernels]
     while True:
         for a, b in adjacent(kernels, siblings):
-            made = merge(kernels[a], kernels[b], env, live)
+            made = (abreast if siblings else merge)(kernels[a], kernels[b], env, live)
             if isinstance(made, Merged) and (sequences or made.kind != "block"):
                 kernels[a] = made.kernel
                 del kernels[b]
@@ -41,14 +44,14 @@ def join_all(program: Program, siblings: bool = False, sequences: bool = False) 
             return replace(program, kernels=tuple(kernels))
 
 
-def inline_all(program: Program) -> Program:
+def inline_all(program: Program, way: Way = inline) -> Program:
     """Every producer computed again in every reader where that is legal; the producers stay."""
     env: Env = environment(program)
     live = frozenset(b.id for b in program.buffers)
     kernels = list(program.kernels)
     for b, second in enumerate(kernels):
         for a in reversed(range(b)):
-            made = inline(kernels[a], second, env, live)
+            made = way(kernels[a], second, env, live)
             if isinstance(made, Merged):
                 second = made.kernel
         kernels[b] = second

@@ -138,6 +138,27 @@ kernel k1
       y[i, c.1, l.1] = x[i, c.1, l.1] - s * f32({c.1})
 """
 
+TEXTS["two operands"] = """
+program two_operands(A, B, N)
+buf x: f32[A, B, N] in
+buf r: f32[A, B, N] in
+buf y: f32[A, B, N] out
+buf z: f32[A, B] out
+kernel k1
+  par a < A
+    h = f32({a})
+    par b in 1 .. B + 1
+      fold j < N
+        acc s: f32 sum
+        s <- x[a, b - 1, j] * h
+      fold k < N
+        acc t: f32 sum
+        t <- r[a, b - 1, k] * s
+      par n < N
+        y[a, b - 1, n] = r[a, b - 1, n] - t
+      z[a, b - 1] = s
+"""
+
 TEXTS["channels"] = """
 program channels(N, C, L)
 buf x: f16[N, C, L] in

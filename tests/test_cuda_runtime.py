@@ -199,12 +199,12 @@ def test_unused_memory_is_bounded(device: Device, driver: FakeDriver) -> None:
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
-def test_arguments_share_slots() -> None:
+def test_arguments_share_slots(driver: FakeDriver) -> None:
     plan = make_plan(two_steps(), BUFFERS, {"N": 5})
     assert plan.actions is not None
     starts = [a for a in plan.actions if isinstance(a, Start)]
     assert [s.grid for s in starts] == [(5, 1, 1)] * 2
-    slots = Slots(starts)
+    slots = Slots(starts, driver)
     assert len(slots.values) == 6  # x, y, z, t, N, s
     assert slots.point("x", 1 << 40) and not slots.point("elsewhere", 1)
     slots.give({"s": np.float32(1.0)})

@@ -41,6 +41,7 @@ EXTENTS: dict[str, tuple[tuple[int, ...], ...]] = {
     "array": ((3, 0), (3, 100)),
     "nested": ((3, 1), (5, 257)),
     "two dims": ((2, 0, 3), (3, 5, 7), (2, 3, 64)),
+    "two operands": ((2, 1, 1), (3, 5, 64), (2, 2, 257)),
     "channels": ((2, 3, 5), (5, 3, 16)),
     "types": ((1, 1), (5, 64), (2, 257)),
     "shifted": ((2, 2), (3, 100)),
@@ -100,7 +101,7 @@ def script(name: str, sizes: Mapping[str, int]) -> tuple[Lowered, Optimised]:
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("form", ["registers", "memory", "staged", "dynamic"])
+@pytest.mark.parametrize("form", ["registers", "memory", "staged", "rolling", "dynamic"])
 @pytest.mark.parametrize(("name", "extents"), PROGRAMS, ids=ident)
 def test_programs(name: str, extents: tuple[int, ...], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the derived bound, the same bits in every order of threads."""
@@ -108,10 +109,15 @@ def test_programs(name: str, extents: tuple[int, ...], form: str, monkeypatch: p
     sizes = {s.id: n for s, n in zip(program.sizes, extents, strict=True)}
     if form == "memory":
         monkeypatch.setattr(rows, "choose", lambda *_: None)
-    if form == "staged":
+    if form in ("staged", "rolling"):
         monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1)
         monkeypatch.setattr(rows_staged, "CACHED", 256)
+    if form == "rolling":  # also with operands in registers; two rows at a time
+        monkeypatch.setattr(rows_staged, "ROLLING", 2)
+        monkeypatch.setattr(rows_staged, "RESIDENT", 1)
     code = emit(program, sizes, SMALL, only="row", dynamic=form == "dynamic")
+    if form == "rolling" and "in shared memory" in code.kernels[0].why and extents[0] > 2:
+        assert "2 rows at a time" in code.kernels[0].why
     kept = form in ("memory", "dynamic") and name == "local row"  # what a row keeps needs registers
     assert kept or {k.schedule for k in code.kernels} == {"row"}, code.refusals
     bound = Bound(sizes, inputs_for(program, sizes))
@@ -141,7 +147,7 @@ def test_scripts(name: str, sharing: tuple[int, int], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("form", ["registers", "memory", "staged"])
+@pytest.mark.parametrize("form", ["registers", "memory", "staged", "rolling"])
 @pytest.mark.parametrize(
     "name", [s for s in SCRIPTS if s.count("softmax") or s.count("entropy") or s.count("norm_res")]
 )
@@ -153,9 +159,12 @@ def test_special_values(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -
     lowered, optimised = script(name, sizes)
     if form == "memory":
         monkeypatch.setattr(rows, "choose", lambda *_: None)
-    monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1 if form == "staged" else 1 << 40)
+    staged = form in ("staged", "rolling")
+    monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1 if staged else 1 << 40)
+    monkeypatch.setattr(rows_staged, "ROLLING", int(form == "rolling"))
     code = emit(optimised.program, sizes, SMALL, only="row")
-    assert form != "staged" or "lf_stage16" in code.kernels[0].text or "softmax" not in name
+    assert not staged or "lf_stage16" in code.kernels[0].text or "softmax" not in name
+    assert ("rows at a time" in code.kernels[0].why) == (form == "rolling" and "lf_stage16" in code.kernels[0].text)
     bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=1, fill=True))
     first = next(b for b in optimised.program.buffers if b.role == "in" and len(b.shape) == 2)
     x = np.random.default_rng(0).normal(size=(9, 320)) * 5
@@ -164,6 +173,54 @@ def test_special_values(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -
     bound.inputs[first.id][...] = x.astype(bound.inputs[first.id].dtype)
     found = results(code, optimised.program, driver.run_inputs(optimised, bound), sizes)
     assert not (problem := Judge(lowered, bound).verdict(found)), problem
+
+
+ROLLED = ("bench/peers/softmax_bf16", "bench/peers/layernorm_residual", "fusion/log_softmax", "fusion/rmsnorm")
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+@pytest.mark.parametrize("name", ROLLED)
+def test_rows_in_turn(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that take several rows each, the last turn not all of them: the bits of blocks that take one."""
+    monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1)
+    monkeypatch.setattr(rows_staged, "THREADS", 64)
+    monkeypatch.setattr(rows_staged, "RESIDENT", 1)
+    lowered, _ = script(name, {})
+    names = [s.id for s in lowered.typed.sizes if s.origin == "shape"]
+    sizes = {n: 4000 * blocks if n == names[-1] else 13 for n in names}
+    lowered, optimised = script(name, sizes)
+    bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=blocks, fill=True))
+    arrays = driver.run_inputs(optimised, bound)
+    part = 4000 * sum(b.dtype.itemsize for b in optimised.program.buffers if b.role == "in" and len(b.shape) == 2)
+    device = replace(H200, units=3 * blocks, cluster=4, shared=part + 4096)
+    found = []
+    for rolling in (1, 0):
+        monkeypatch.setattr(rows_staged, "ROLLING", rolling)
+        code = emit(optimised.program, sizes, device, only="row")
+        (kernel,) = (k for k in code.kernels if "in shared memory" in k.why)
+        assert kernel.cluster == blocks and ("3 rows at a time" in kernel.why) == (rolling == 1), kernel.why
+        found.append(results(code, optimised.program, arrays, sizes))
+    assert not (problem := Judge(lowered, bound).verdict(found[0])), problem
+    assert all(found[0][n].tobytes() == found[1][n].tobytes() for n in found[0])
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_any_number_of_rows_in_turn(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that have no row, one, or several, told at the call."""
+    for constant, value in (("LEAST_BYTES", 1), ("RESIDENT", 1), ("THREADS", 64)):
+        monkeypatch.setattr(rows_staged, constant, value)
+    text = "input x: f16[M, 4000]\nlet z = f32(x)\noutput y = f16(z * rsqrt(mean(z * z, axis=-1, keepdims=true)))\n"
+    lowered = driver.lower_program(driver.compile_source(Source("rows", text)).typed)
+    optimised = driver.optimise(lowered, Options(sizes={"M": 13}))
+    device = replace(H200, units=3 * blocks, cluster=2, shared=16000 - 4000 * blocks)
+    code = emit(optimised.program, {"M": 13}, device, only="row", dynamic=True)
+    assert "3 rows at a time" in code.kernels[0].why and code.kernels[0].cluster == blocks
+    for count in (0, 1, 3, 13):
+        bound = driver.bind_program(lowered.typed, Given({}, dims={"M": count}, seed=count, fill=True))
+        found = results(code, optimised.program, driver.run_inputs(optimised, bound), {"M": count})
+        assert not (problem := Judge(lowered, bound).verdict(found)), problem
 
 
 # -- the form ---------------------------------------------------------------------------------------------------------
@@ -194,9 +251,11 @@ def test_reads_once(name: str) -> None:
     assert kernel.schedule == "row"
     streams = 2 if name.startswith("layernorm") else 1
     parts = 2 if "through memory" in kernel.why else 1  # the whole batches, and what is left of a row
-    vectors = [f"lf_read<{n}, 16>" for n in (4, 8)] + ["lf_stage16("]
-    assert sum(kernel.text.count(v) for v in vectors) == streams * parts
-    assert kernel.text.count("lf_read<") + kernel.text.count("lf_stage16(") == streams * parts
+    vectors = [f"lf_read<{n}, 16>" for n in (4, 8)]
+    # Blocks that take rows in turn have a copy of their first row, and one of each row after it.
+    staged = kernel.text.count("lf_stage16(") / (2 if "at a time" in kernel.why else 1)
+    assert sum(kernel.text.count(v) for v in vectors) + staged == streams * parts
+    assert kernel.text.count("lf_read<") + staged == streams * parts
 
 
 def test_exponential_is_computed_once() -> None:
@@ -232,7 +291,10 @@ def test_compiles(name: str) -> None:
     (launch,) = code.launches()
     streams = 2 if name.startswith("layernorm") else 1
     size = 4 if name in ("softmax f32", "mean_var") else 2
-    row = prod(WORKLOADS[name][1].values()) * size * streams // launch.grid[0].constant
+    blocks = launch.grid[0].constant
+    if "at a time" in kernel.why:
+        blocks = next(iter(WORKLOADS[name][1].values())) * kernel.cluster
+    row = prod(WORKLOADS[name][1].values()) * size * streams // blocks
     block = kernel.threads * 64 if "through memory" in kernel.why else row
     for arch in ("sm_80", "sm_90a")[kernel.cluster > 1 :]:
         binary = compile_kernel(code.source(kernel), kernel.name, arch, contract=True)

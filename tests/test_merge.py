@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from loopfuse.bind import Given
 from loopfuse.decisions import Cause
 from loopfuse.driver import bind_program
 from loopfuse.ir import Loop, Program
-from loopfuse.passes.merge import Merged, inline, merge
+from loopfuse.passes.merge import Merged, inline, instance, merge
 from loopfuse.printer import print_kernel, print_program
 from loopfuse.reader import parse_program
 from loopfuse.rewrite import walk
@@ -31,6 +32,7 @@ WAYS = {
     "join": join_all,
     "join siblings and sequences": lambda p: join_all(p, siblings=True, sequences=True),
     "inline": inline_all,
+    "instance": partial(inline_all, way=instance),
 }
 FIRST = list({c.script: c for c in [*SCRIPTS, *EXAMPLES]}.values())
 LARGEST = 200_000

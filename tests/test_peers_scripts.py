@@ -1,4 +1,4 @@
-"""The scripts that are timed against peers: each is one kernel, and means what its peer computes."""
+"""The scripts that are timed against peers: each is one kernel, or few, and means what its peer computes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tests.oracles.core import DTYPES, Array, Tol, sigmoid, softmax, widen
 from tests.oracles.core import agrees as near
 
 FEW = {1: 1, 16384: 37, 8192: 23, 4096: 13, 1024: 19, 65536: 5, 2048: 11, 64: 6, 256: 9, 131072: 41, 128256: 29,
-       32768: 17, 3: 3, 1 << 26: 101, 1 << 28: 103}  # fmt: skip
+       32768: 17, 3: 3, 1 << 26: 101, 1 << 28: 103, 3072: 15, 768: 25, 2 * 11008: 14}  # fmt: skip
+KERNELS = {"ffn_block": 3}  # at full size, where computing again costs more than memory; the others are one
 NEAR = {"f32": Tol(1e-5, 1e-5), "bf16": Tol(1.6e-2, 4e-3), "f16": Tol(2e-3, 2e-3)}
+STORED = {"ffn_block": Tol(1.6e-2, 1.6e-2)}  # two arrays on the way are rounded, and added up
 
 
 def chain(x: Array, y: Array) -> Array:
@@ -30,8 +32,7 @@ def chain(x: Array, y: Array) -> Array:
 
 
 def gelu(x: Array, b: Array) -> Array:
-    z = x + b
-    return np.asarray(0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))))
+    return activated(x + b)
 
 
 def lstm(g: Array, c: Array) -> tuple[Array, Array]:
@@ -43,6 +44,19 @@ def lstm(g: Array, c: Array) -> tuple[Array, Array]:
 def layernorm(x: Array, res: Array, w: Array, b: Array) -> Array:
     deviation = x - x.mean(1, keepdims=True)
     return np.asarray(res + deviation / np.sqrt(x.var(1, keepdims=True) + 1e-5) * w + b)
+
+
+def activated(z: Array) -> Array:
+    return np.asarray(0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))))
+
+
+def norm(x: Array, w: Array, b: Array) -> Array:
+    return layernorm(x, np.zeros_like(x), w, b)
+
+
+def gated(a: Array, b: Array) -> Array:
+    gate, up = np.split(a @ b, 2, axis=1)
+    return np.asarray(gate * sigmoid(gate) * up)
 
 
 def box(x: Array) -> Array:
@@ -66,6 +80,14 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "gemv": lambda a, b, c: np.maximum(a @ b + c, 0),
     "blur": box,
     "nearest": lambda x, y: ((x[:, None] - y[None]) ** 2).sum(2).min(1),
+    "matmul": lambda a, b: a @ b,
+    "linear_gelu": lambda a, b, c: activated(a @ b + c),
+    "linear_gelu_kmajor": lambda a, b, c: activated(a @ b.T + c),
+    "linear_residual": lambda a, b, c, r: a @ b + c + r,
+    "swiglu": gated,
+    "matmul_colsum": lambda a, b: (a @ b).sum(0),
+    "matmul_residual_ln": lambda a, b, c, r, w, bb: norm(a @ b + c + r, w, bb),
+    "ffn_block": lambda x, g, b, w1, b1, w2, b2: x + activated(norm(x, g, b) @ w1 + b1) @ w2 + b2,
 }
 
 
@@ -78,7 +100,9 @@ def few(workload: Workload) -> dict[str, Array]:
         if workload.peer == "lstm_gate":
             shape = (FEW[8192], shape[1])
         numbers = rng.integers(0, FEW[array.below], shape) if array.below else rng.standard_normal(shape)
-        made[name] = np.asarray(numbers).astype(DTYPES[array.dtype])
+        # Weights are scaled in the table by the extent of the sum there.
+        scaled = np.asarray(numbers) * (shape[0] ** -0.5 if array.scale != 1 else 1)
+        made[name] = scaled.astype(DTYPES[array.dtype])
     return made
 
 
@@ -99,23 +123,22 @@ def test_is_one_kernel_and_means_the_same(workload: Workload) -> None:
     for (name, array), bounded in zip(got.items(), bounds.values(), strict=True):
         declared = workload.outputs[name].dtype
         assert array.dtype == DTYPES[declared]
-        assert near(array, np.asarray(want[name]), NEAR[declared]) is None
+        assert near(array, np.asarray(want[name]), STORED.get(workload.peer, NEAR[declared])) is None
         assert agrees(bounded, array) is None
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
-def test_at_full_size_it_is_one_kernel_too(workload: Workload) -> None:
+def test_at_full_size_it_is_as_many_kernels(workload: Workload) -> None:
     """The cost model decides by the sizes, which are those of the table here."""
     checked = driver.compile_source(driver.read_source(workload.path))
-    names: dict[str, int] = {}
-    buffers = {b.id: b for b in checked.typed.buffers}
-    for entry in checked.typed.inputs:
-        for extent, given in zip(buffers[entry.buffer].shape, workload.inputs[entry.name].shape, strict=True):
-            if extent.name:
-                names[extent.name] = given
-    optimised = driver.optimise(driver.lower_program(checked.typed), Options(sizes=names))
-    assert len(optimised.program.kernels) == 1
-    assert not [b.id for b in optimised.program.buffers if b.role == "temp" and b.scope == "device"]
+    sizes = workload.sizes(checked.typed)
+    assert sizes.keys() == {s.id for s in checked.typed.sizes}
+    program = driver.optimise(driver.lower_program(checked.typed), Options(sizes=sizes)).program
+    kernels = KERNELS.get(workload.peer, 1)
+    assert len(program.kernels) == kernels
+    assert len([b.id for b in program.buffers if b.role == "temp" and b.scope == "device"]) == kernels - 1
+    outputs = {b.id: tuple(e.value(sizes) for e in b.shape) for b in program.buffers if b.role == "out"}
+    assert outputs == {name: array.shape for name, array in workload.outputs.items()}
 
 
 def test_every_script_is_timed() -> None:

@@ -191,6 +191,105 @@ def test_two_products_share_a_tile() -> None:
     assert found.cost.matrix_flops == 2 * 2 * 8192 * 11008 * 4096
 
 
+NORMED = """
+program p(M, N, K)
+buf x: bf16[M, K] in
+buf g: bf16[K] in
+buf r: f32[M] in
+buf w: bf16[K, N] in
+buf y: bf16[M, N] out
+kernel k1
+  par i < M, n < N
+    fold k < K
+      acc a: f32 sum
+      a <- {left} * f32(w[k, n])
+    y[i, n] = bf16({right})
+"""
+
+
+def normed(left: str, right: str = "a", **sizes: int) -> Plan:
+    """The plan of a product whose left operand is computed."""
+    made = parse_program(NORMED.replace("{left}", left).replace("{right}", right).lstrip("\n"))
+    found = ask(made, {"M": 8192, "N": 4096, "K": 1024} | sizes)
+    assert isinstance(found, Plan)
+    return found
+
+
+@pytest.mark.parametrize("left", ["f32(x[i, k])", "f32(x[i, k]) * r[i]", "2.0f32 * f32(x[i, k])"])
+def test_an_operand_as_it_lies_in_memory_is_free(left: str) -> None:
+    """Factors that do not follow the sum move out of it."""
+    found = normed(left)
+    assert found.path.startswith("wgmma bf16")
+    assert found.burden == ""
+
+
+@pytest.mark.parametrize("left", ["f32(bf16(f32(x[i, k]) * r[i]))", "f32(x[i, k]) * f32(g[k])", "maximum(f32(x[i, k]), 0.0f32)",
+                                  "(f32(x[i, k]) if {k} <= {i} else 0.0f32)"])  # fmt: skip
+def test_a_computed_operand_takes_the_slower_path(left: str) -> None:
+    free, found = normed("f32(x[i, k])"), normed(left)
+    assert found.path.startswith("mma.sync bf16")
+    assert 1.3 * free.cost.seconds < found.cost.seconds < 2.5 * free.cost.seconds
+    tiles = 4096 // found.tiles["columns"]
+    assert re.match(
+        rf"each of {tiles} tiles of columns computes again the left operand \(of `x`.*\)", found.burden
+    )
+    assert "0.60 of their rate" in found.burden
+
+
+def test_a_heavy_operand_costs_its_work_for_every_tile() -> None:
+    light, heavy = normed("maximum(f32(x[i, k]), 0.0f32)"), normed("tanh(f32(x[i, k])) * exp(f32(x[i, k]))")
+    again = 8192 * 1024 * (4096 // heavy.tiles["columns"]) / PRESETS["h200"].special
+    assert heavy.cost.seconds > light.cost.seconds + again
+    assert normed("tanh(f32(x[i, k]))", N=64).cost.seconds < heavy.cost.seconds / 10
+
+
+def test_sums_before_a_product_are_done_for_every_tile() -> None:
+    text = TEXTS["rmsnorm then linear"].lstrip("\n")
+    sizes = {"M": 8192, "N": 4096, "K": 1024}
+    found = ask(parse_program(text), sizes)
+    apart = normed("f32(x[i, k])", "a * r[i]", **sizes)
+    assert isinstance(found, Plan)
+    assert "sums over whole rows that the product waits for" in found.burden
+    assert found.cost.seconds > 1.5 * apart.cost.seconds
+
+
+def test_ordinary_units_only_do_the_work_again() -> None:
+    """What is staged by threads can be computed on the way."""
+    text = NORMED.replace("bf16", "f32").replace("{right}", "a")
+    plain, scaled = (ask(parse_program(text.replace("{left}", left).lstrip("\n")), {"M": 4096, "N": 4096, "K": 1024})
+                     for left in ("x[i, k]", "x[i, k] * g[k]"))  # fmt: skip
+    assert isinstance(plain, Plan)
+    assert isinstance(scaled, Plan)
+    assert plain.path == scaled.path == "fma f32"
+    assert plain.cost.seconds < scaled.cost.seconds < 1.1 * plain.cost.seconds
+
+
+SUMMED = """
+program p(M, N, K, L)
+buf x: bf16[M, K] in
+buf v: bf16[K, N] in
+buf h: bf16[M, L] in
+buf w: bf16[L, N] in
+buf y: bf16[M, N] out
+kernel k1
+  par i < M, n < N
+    fold k < K
+      acc a: f32 sum
+      a <- f32(x[i, k]) * f32(v[k, n])
+    fold l < L
+      acc b: f32 sum
+      b <- f32(h[i, l]) * f32(w[l, n])
+    y[i, n] = bf16(a + b)
+"""
+
+
+def test_products_that_meet_hold_their_results_together() -> None:
+    sizes = {"M": 8192, "N": 4096, "K": 1024, "L": 1024}
+    found = ask(parse_program(SUMMED.lstrip("\n")), sizes)
+    assert isinstance(found, Plan)
+    assert found.tiles["rows"] * found.tiles["columns"] * 2 <= 128 * 256
+
+
 def test_the_width_of_a_stream_is_guarded_where_it_is_assumed() -> None:
     assert [g.text for g in plan("attention").guards] == ["D <= 256"]
     assert plan("attention", {"D": 128}).guards == ()

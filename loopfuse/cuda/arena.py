@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loopfuse.emit.code import FAULTS, Fill, Launch, Memory, Pointer, Repeat, Step
+from loopfuse.emit.code import FAULTS, Fill, Launch, Memory, Pointer, Repeat, Step, TileMap
 
 ALIGNMENT = 256
 
@@ -67,7 +67,7 @@ def named(step: Step) -> set[str]:
     if isinstance(step, Fill):
         return {step.memory}
     assert isinstance(step, Launch)
-    return {a.memory for a in step.arguments if isinstance(a, Pointer)}
+    return {a.memory for a in step.arguments if isinstance(a, Pointer | TileMap)}
 
 
 def pack(intervals: Iterable[Interval]) -> tuple[dict[str, int], int]:

@@ -7,16 +7,18 @@ A stream is 0 (the default), 1 (the same, by its explicit name), 2 (the default 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from loopfuse.diag import MachineError
+from loopfuse.dtypes import DType
 
 Handle = Any
 Array = np.ndarray[Any, Any]
 Grid = tuple[int, int, int]
+TILE_MAP_BYTES = 128
 
 # What a context does not survive: every later call fails with the same error.
 STICKY = frozenset({
@@ -119,6 +121,15 @@ class Driver(Protocol):
     def launcher(self, function: Handle, grid: Grid, threads: int, shared: int, stream: int, parameters: int,
                  ) -> Callable[[], None]:  # fmt: skip
         """What launches a kernel. `parameters`: the address of an array of addresses, one an argument."""
+
+    def tile_map(self, dtype: DType, extents: Sequence[int], steps: Sequence[int], box: Sequence[int], swizzle: int,
+                 ) -> Callable[[int], bytes]:  # fmt: skip
+        """What encodes, for the address where the array starts, how its tiles are copied: the `TILE_MAP_BYTES` of a
+        `CUtensorMap`.
+
+        `extents` and `steps` as of `emit.code.TileMap`, the steps in bytes. What it gives raises `DriverError` for a map
+        that the driver refuses. One thread at a time may use it.
+        """
 
     def graph(self) -> Graph:
         """A new graph."""

@@ -48,7 +48,7 @@ class Direct:
 
     def __init__(self, target: Target, actions: Sequence[Action]) -> None:
         self._now = dict(target.places)
-        self._slots = Slots([a for a in actions if isinstance(a, Start)])
+        self._slots = Slots([a for a in actions if isinstance(a, Start)], target.driver)
         for id, place in target.places.items():
             self._slots.point(id, place)
         addresses = iter(self._slots.addresses)

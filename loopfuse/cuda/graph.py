@@ -8,6 +8,7 @@ from typing import Any
 from loopfuse.cuda.calls import Graph, Handle
 from loopfuse.cuda.commands import Target
 from loopfuse.cuda.launch import Action, Set, Slots, Start
+from loopfuse.cuda.tiles import Tiles
 from loopfuse.emit.code import Param, Pointer
 
 
@@ -18,7 +19,7 @@ class Replay:
 
     def __init__(self, target: Target, actions: Sequence[Action]) -> None:
         self._target, self._actions = target, actions
-        self._slots = Slots([a for a in actions if isinstance(a, Start)])
+        self._slots = Slots([a for a in actions if isinstance(a, Start)], target.driver)
         self._now = dict(target.places)
         for id, place in target.places.items():
             self._slots.point(id, place)
@@ -29,9 +30,9 @@ class Replay:
     def use(self, pointers: Mapping[str, int], params: Mapping[str, Any]) -> None:
         """See `commands.Commands`."""
         changed = {id for id, pointer in pointers.items() if self._now.get(id) != pointer}
-        self._now.update(pointers)
         for id in changed:
-            self._slots.point(id, self._now[id])
+            self._slots.point(id, pointers[id])
+        self._now.update(pointers)
         before = self._slots.values.copy()
         self._slots.give(params)
         if self._graph is None:
@@ -66,7 +67,7 @@ class Replay:
             if isinstance(action, Set):
                 if action.memory in memories:
                     graph.set_fill(node, self._now[action.memory])
-            elif any((isinstance(a, Pointer) and a.memory in memories) or (params and isinstance(a, Param))
+            elif any((isinstance(a, Pointer | Tiles) and a.memory in memories) or (params and isinstance(a, Param))
                      for a in action.arguments):  # fmt: skip
                 graph.set_launch(node, address)
 

@@ -1,7 +1,8 @@
 """The launches of a program for known sizes, and their arguments in memory. Pure: nothing here needs a GPU.
 
 A kernel's arguments are handed over as an array of addresses. What stands there are slots of eight bytes, one for each
-memory, param and number of the whole program: to call it on other arrays is to write a few slots.
+memory, param and number of the whole program, and the tile maps: to call it on other arrays is to write a few slots, and
+to encode the maps over them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,24 @@ from typing import Any
 import numpy as np
 
 from loopfuse.cuda.arena import Arena, arena
-from loopfuse.cuda.calls import Grid
+from loopfuse.cuda.calls import Driver, Grid
+from loopfuse.cuda.tiles import Maps, Tiles, tiles
 from loopfuse.diag import CompilerError
 from loopfuse.dtypes import DType
-from loopfuse.emit.code import FAULTS, Argument, Code, Fill, KernelCode, Launch, Number, Param, Pointer, Repeat, Step
+from loopfuse.emit.code import (
+    FAULTS,
+    Argument,
+    Code,
+    Fill,
+    KernelCode,
+    Launch,
+    Number,
+    Param,
+    Pointer,
+    Repeat,
+    Step,
+    TileMap,
+)
 from loopfuse.ir import Buffer
 from loopfuse.sizes import Poly
 
@@ -51,7 +66,7 @@ class Value:
     number: int
 
 
-Slot = Pointer | Param | Value
+Slot = Pointer | Param | Value | Tiles
 Action = Start | Set
 
 
@@ -137,7 +152,7 @@ def walk(code: Code, sizes: Mapping[str, int], bytes_of: Mapping[str, int]) -> I
                 number, kernel = kernels[step.kernel]
                 extents = _grid(kernel, step, env)
                 if extents is not None:
-                    yield Start(number, extents, tuple(_slot(a, env) for a in step.arguments))
+                    yield Start(number, extents, tuple(_slot(a, env, kernel.name) for a in step.arguments))
 
     yield from steps(code.steps, dict(sizes))
 
@@ -166,9 +181,11 @@ def _grid(kernel: KernelCode, step: Launch, env: Mapping[str, int]) -> Grid | No
     return x, y, z
 
 
-def _slot(argument: Argument, env: Mapping[str, int]) -> Slot:
+def _slot(argument: Argument, env: Mapping[str, int], kernel: str) -> Slot:
     if isinstance(argument, Number):
         return Value(wrapped(_number(argument.value, env), argument.bits))
+    if isinstance(argument, TileMap):
+        return tiles(argument, env, kernel)
     return argument
 
 
@@ -192,29 +209,36 @@ class Slots:
     `addresses` gives for each launch the address to hand over.
     """
 
-    def __init__(self, starts: Sequence[Start]) -> None:
-        self._where: dict[Slot, int] = {}
-        places: list[int] = []
+    def __init__(self, starts: Sequence[Start], driver: Driver) -> None:
+        numbers: dict[Slot, int] = {}
+        taken: list[int] = []  # the number of each argument's slot, launch after launch
         begins: list[int] = []
         for start in starts:
-            begins.append(len(places))
-            places += [self._where.setdefault(slot, len(self._where)) for slot in start.arguments]
-        self.values = np.zeros(max(1, len(self._where)), np.uint64)
-        for slot, place in self._where.items():
+            begins.append(len(taken))
+            taken += [numbers.setdefault(slot, len(numbers)) for slot in start.arguments]
+        maps = [slot for slot in numbers if isinstance(slot, Tiles)]
+        plain = {slot: place for place, slot in enumerate(s for s in numbers if not isinstance(s, Tiles))}
+        self._maps = Maps(maps, driver)
+        self.values = np.zeros(max(1, len(plain)), np.uint64)
+        for slot, place in plain.items():
             if isinstance(slot, Value):
                 self.values[place] = slot.number
-        base = np.uint64(self.values.ctypes.data)
-        self._pointers = np.asarray(places or [0], np.uint64) * np.uint64(8) + base
+        at = np.zeros(max(1, len(numbers)), np.uint64)
+        first = int(self.values.ctypes.data)
+        at[[numbers[slot] for slot in plain]] = [first + 8 * place for place in plain.values()]
+        at[[numbers[slot] for slot in maps]] = self._maps.addresses
+        self._pointers = at[taken or [0]]
         first = int(self._pointers.ctypes.data)
         self.addresses = [first + 8 * begin for begin in begins]
-        self._memory = {slot.memory: place for slot, place in self._where.items() if isinstance(slot, Pointer)}
-        self._params = [(slot, place) for slot, place in self._where.items() if isinstance(slot, Param)]
+        self._memory = {slot.memory: place for slot, place in plain.items() if isinstance(slot, Pointer)}
+        self._params = [(slot, place) for slot, place in plain.items() if isinstance(slot, Param)]
 
     def point(self, memory: str, address: int) -> bool:
         """Write the address of a memory; False where no launch takes it."""
+        mapped = self._maps.point(memory, address)
         place = self._memory.get(memory)
         if place is None:
-            return False
+            return mapped
         self.values[place] = address
         return True
 

@@ -1,18 +1,30 @@
 """The calls of `calls`, made: PyCUDA holds the context and the memory, cuda-bindings loads, launches and makes graphs.
 
 PyCUDA keeps a stack of contexts a thread, and aborts the process where one is not empty at the end: it is pushed only
-round an allocation. Elsewhere the context is made current through cuda-bindings, as the CUDA runtime does it.
+round an allocation. Elsewhere the context is made current through cuda-bindings, as the CUDA runtime does it. Tile maps
+are encoded by the driver's function itself: it wants them on multiples of 64 bytes, where cuda-bindings does not put them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
-from loopfuse.cuda.calls import Array, DriverError, Graph, Grid, Handle, OutOfMemory, no_context_after_fork
+from loopfuse.cuda.calls import (
+    TILE_MAP_BYTES,
+    Array,
+    DriverError,
+    Graph,
+    Grid,
+    Handle,
+    OutOfMemory,
+    no_context_after_fork,
+)
 from loopfuse.diag import MachineError
+from loopfuse.dtypes import DType
 
 LEAST_DRIVER = 13000
 LEAST_CAPABILITY = (8, 0)
@@ -20,6 +32,9 @@ REFERENCE = "or run on the reference interpreter (--backend reference)"
 UNAVAILABLE = ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_UNKNOWN", "CUDA_ERROR_INVALID_DEVICE")
 DEFAULT_SHARED = 48 << 10  # what a kernel may take without asking
 PORTABLE_CLUSTER = 8
+TILE_TYPES = {"bool": "UINT8", "u8": "UINT8", "i8": "UINT8", "u16": "UINT16", "i16": "UINT16", "u32": "UINT32",
+              "i32": "INT32", "u64": "UINT64", "i64": "INT64", "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32",
+              "f64": "FLOAT64"}  # fmt: skip
 
 
 def connect(ordinal: int) -> Nvidia:
@@ -238,6 +253,36 @@ class Nvidia:
 
         return run
 
+    def tile_map(self, dtype: DType, extents: Sequence[int], steps: Sequence[int], box: Sequence[int], swizzle: int,
+                 ) -> Callable[[int], bytes]:  # fmt: skip
+        """See `Driver`."""
+        call = "cuTensorMapEncodeTiled"
+        if self._dead:
+            raise DriverError(call, "CUDA_ERROR_CONTEXT_IS_DESTROYED")
+        cu, encode, rank = self._cu, _tile_encoder(), len(extents)
+        held = ctypes.create_string_buffer(2 * TILE_MAP_BYTES)
+        offset = -ctypes.addressof(held) % TILE_MAP_BYTES
+        at = ctypes.c_void_p(ctypes.addressof(held) + offset)
+        kind = _enum(cu, "CUtensorMapDataType", f"CU_TENSOR_MAP_DATA_TYPE_{TILE_TYPES[dtype.name]}")
+        axes = ctypes.c_uint32(rank)
+        pattern = f"{swizzle}B" if swizzle else "NONE"
+        rest = (
+            (ctypes.c_uint64 * rank)(*extents), (ctypes.c_uint64 * (rank - 1))(*steps), (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            _enum(cu, "CUtensorMapInterleave", "CU_TENSOR_MAP_INTERLEAVE_NONE"),
+            _enum(cu, "CUtensorMapSwizzle", f"CU_TENSOR_MAP_SWIZZLE_{pattern}"),
+            _enum(cu, "CUtensorMapL2promotion", "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"),
+            _enum(cu, "CUtensorMapFloatOOBfill", "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"),
+        )  # fmt: skip
+
+        def run(address: int) -> bytes:
+            status = encode(at, kind, axes, ctypes.c_void_p(address), *rest)
+            if status != 0:
+                raise DriverError(call, cu.CUresult(status).name)
+            return held.raw[offset : offset + TILE_MAP_BYTES]
+
+        return run
+
     def graph(self) -> Graph:
         """See `Driver`."""
         return NvidiaGraph(self._cu, self._handle)
@@ -363,6 +408,16 @@ class NvidiaGraph:
         if self._graph is not None:
             self._cu.cuGraphDestroy(self._graph)
         self._exec = self._graph = None
+
+
+@cache
+def _tile_encoder() -> Any:
+    """The driver's own function; what it is passed are objects of ctypes, so that it needs no types of arguments."""
+    return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+
+
+def _enum(cu: Any, kind: str, name: str) -> ctypes.c_int:
+    return ctypes.c_int(int(getattr(getattr(cu, kind), name)))
 
 
 def address(array: Array) -> int:

@@ -24,11 +24,13 @@ from loopfuse.emit.code import (
     Param,
     Pointer,
     Repeat,
+    TileMap,
 )
 from loopfuse.sizes import Atom, Poly, Quot
 
 _KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Code, KernelCode, Launch, Fill, Repeat, Memory, Fault, Pointer, Number, Param)
+    kind.__name__: kind
+    for kind in (Code, KernelCode, Launch, Fill, Repeat, Memory, Fault, Pointer, Number, Param, TileMap)
 }
 
 

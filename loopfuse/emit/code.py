@@ -41,7 +41,26 @@ class Param:
     dtype: DType
 
 
-Argument = Pointer | Number | Param
+@dataclass(frozen=True, slots=True)
+class TileMap:
+    """An argument by value: how tiles of a memory are copied to and from shared memory (`CUtensorMap`).
+
+    The array starts at element `start` of the memory. `extents` of its axes, innermost first (2 to 5 of them); `steps`:
+    elements between neighbours along each axis but the innermost, where they lie side by side. `box`: extents of a tile.
+    `swizzle`: bytes of the pattern, 128, 64, 32 or 0. What a tile has outside the array is read as zero and not written,
+    but for the last 16 bytes of a row: hardware writes all of them.
+    """
+
+    memory: str
+    dtype: DType
+    start: Poly
+    extents: tuple[Poly, ...]
+    steps: tuple[Poly, ...]
+    box: tuple[int, ...]
+    swizzle: int = 128
+
+
+Argument = Pointer | Number | Param | TileMap
 FAULTS = "faults"  # the memory of the fault counters, an unsigned 32-bit count a site
 
 
@@ -169,5 +188,5 @@ def ceil_div(value: Poly, by: int) -> Poly:
 
 __all__ = [
     "FAULTS", "ONE", "ZERO", "Argument", "Code", "Fault", "Fill", "KernelCode", "Launch", "Memory", "Number", "Param",
-    "Pointer", "Repeat", "Step", "ceil_div", "grid",
+    "Pointer", "Repeat", "Step", "TileMap", "ceil_div", "grid",
 ]  # fmt: skip

@@ -24,7 +24,8 @@ int1 int2 int3 int4 uint uint1 uint2 uint3 uint4 float1 float2 float3 float4 dou
 def taken() -> frozenset[str]:
     """Words that no name of a program may be in CUDA C."""
     texts = [*FUNCTIONS.values(), *(s.text for row in OPS.values() for s in row.cuda)]
-    used = {word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text)}
+    plain = (re.sub(r'"[^"\n]*"', "", text) for text in texts)  # instructions in strings are no names
+    used = {word for text in plain for word in re.findall(r"[A-Za-z_]\w*", text)}
     return frozenset(used - _LOCALS) | frozenset(_WORDS.split())
 
 
@@ -58,6 +59,25 @@ _LOCALS = frozenset(
         "value",
         "better",
         "equal",
+        "to",
+        "from",
+        "map",
+        "bar",
+        "count",
+        "bytes",
+        "parity",
+        "done",
+        "id",
+        "threads",
+        "lead",
+        "stride",
+        "inside",
+        "keep",
+        "c0",
+        "c1",
+        "c2",
+        "c3",
+        "c4",
     ]
 )
 

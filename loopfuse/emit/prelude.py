@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 
 from loopfuse.emit.approx import FUNCTIONS as NEAR
+from loopfuse.emit.matrix.primitives import PRIMITIVES as MATRIX
+from loopfuse.emit.matrix.primitives import warpgroup
 from loopfuse.emit.updates import UPDATES
 from loopfuse.emit.vectors import VECTORS
 from loopfuse.spelling import HELPERS
@@ -107,6 +109,10 @@ PRIMITIVES: dict[str, str] = {
     "lf_cluster_sync": _I + """void lf_cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\\n\\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }""",
+    # Without the wait for the memory accesses before it, copies in flight among them.
+    "lf_cluster_meet": _I + """void lf_cluster_meet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\\n\\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}""",
     # The same place in the shared memory of another block of the cluster, as an ordinary pointer.
     "lf_cluster_at": """template <class T> __device__ __forceinline__ T* lf_cluster_at(T* p, unsigned int rank) {
   unsigned long long r;
@@ -168,7 +174,7 @@ template <class T> __device__ __forceinline__ lf_best<T> lf_shfl_down(lf_best<T>
     "lf_round_bf16": _I + "float lf_round_bf16(float x) { return __uint_as_float(lf_bf16x2(0.0f, x)); }",
 }  # fmt: skip
 
-FUNCTIONS = HELPERS | PRIMITIVES | VECTORS | NEAR | UPDATES
+FUNCTIONS = HELPERS | PRIMITIVES | VECTORS | NEAR | UPDATES | MATRIX
 
 
 def functions(text: str, table: dict[str, str] | None = None) -> list[str]:
@@ -178,9 +184,12 @@ def functions(text: str, table: dict[str, str] | None = None) -> list[str]:
 
     def need(source: str, inside: str) -> None:
         for name in re.findall(r"\blf_\w+", source):
-            if name != inside and name not in found and name in known:
-                need(known[name], name)
-                found[name] = known[name]
+            if name == inside or name in found:
+                continue
+            definition = known.get(name) or (warpgroup(name) if table is None else None)
+            if definition is not None:
+                need(definition, name)
+                found[name] = definition
 
     need(text, "")
     return list(found.values())

@@ -10,9 +10,9 @@ from typing import cast
 from loopfuse.analysis.env import Env, environment
 from loopfuse.analysis.sketch import sketch
 from loopfuse.devices import H200, Device
-from loopfuse.emit import columns, general, maps, rows, scatters
+from loopfuse.emit import columns, contractions, general, maps, rows, scatters
 from loopfuse.emit.base import Declined, Emitted, Emitter, Job
-from loopfuse.emit.code import FAULTS, Code, Fill, Memory, Pointer, Repeat, Step
+from loopfuse.emit.code import FAULTS, Code, Fill, Memory, Pointer, Repeat, Step, TileMap
 from loopfuse.emit.prelude import functions
 from loopfuse.emit.writer import Faults, Target
 from loopfuse.ir import Buffer, Kernel, Program
@@ -27,7 +27,7 @@ TILE = 32  # what a size that a plan should choose is where none does
 
 # By schedule; what is not here, and what these decline, is written by `general`.
 EMITTERS: dict[str, Emitter] = {
-    "column": columns.emit, "map": maps.emit, "row": rows.emit, "scan": maps.emit, "scatter": scatters.emit,
+    "column": columns.emit, "contraction": contractions.emit, "map": maps.emit, "row": rows.emit, "scan": maps.emit, "scatter": scatters.emit,
 }  # fmt: skip
 
 NO_COST = Cost(0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0)
@@ -128,7 +128,7 @@ def _pointed(steps: tuple[Step, ...]) -> set[str]:
         if isinstance(step, Repeat):
             pending += step.body
         elif not isinstance(step, Fill):
-            found |= {a.memory for a in step.arguments if isinstance(a, Pointer)}
+            found |= {a.memory for a in step.arguments if isinstance(a, Pointer | TileMap)}
     return found
 
 

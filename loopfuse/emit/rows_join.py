@@ -23,6 +23,7 @@ class Joins(Serial):
         super().__init__(writer)
         self.fit = fit
         self.rank = ""  # of this block in its cluster
+        self.twin = ""  # which of two places for partial states this row's are in, where there are two; 0 or 1
 
     def join(self, accs: Sequence[Acc]) -> None:
         """The same states in every thread of the row."""
@@ -80,7 +81,9 @@ class Joins(Serial):
         for acc, name in states:
             kind = state_type(acc.monoid, acc.dtype)
             slots[name] = w.names.fresh(f"{acc.id}.slots")
-            at = self.take(count * state_bytes(acc.monoid, acc.dtype))
+            size = -(-count * state_bytes(acc.monoid, acc.dtype) // 16) * 16
+            at = str(self.take(size * 2 if self.twin else size))
+            at += f" + {self.twin} * {size}" if self.twin else ""
             w.line(f"{kind}* {slots[name]} = ({kind}*)(lf_shared + {at});")
         mine = "threadIdx.x / 32" if fit.blocks == 1 else f"{self.rank} * {warps} + threadIdx.x / 32"
         test = "== 0" if fit.blocks == 1 else f"< {fit.blocks}"

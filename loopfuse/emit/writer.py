@@ -16,7 +16,7 @@ from loopfuse.constants import to_number
 from loopfuse.devices import H200, Device
 from loopfuse.diag import CompilerError, Span
 from loopfuse.dtypes import BF16, F16, F32, DType
-from loopfuse.emit.code import FAULTS, Argument, Fault, KernelCode, Number, Param, Pointer
+from loopfuse.emit.code import FAULTS, Argument, Fault, KernelCode, Number, Param, Pointer, TileMap
 from loopfuse.emit.names import Names
 from loopfuse.ir import Affine, Buffer, Const, Expr, Load, Mode, Op, Ref, Select
 from loopfuse.ops import C_TYPES, MONOIDS, OPS, Numerics
@@ -104,7 +104,7 @@ class Writer:
         self.hook: Hook | None = None
         self.near: Near | None = None
         self.shared = 0  # bytes of dynamic shared memory
-        self._arguments: dict[str, tuple[Argument, str]] = {}  # by key: the argument and its identifier
+        self._arguments: dict[str | TileMap, tuple[Argument, str]] = {}  # by key: the argument and its identifier
         self._memory: dict[str, str] = {}  # storage type of each memory that is pointed to
         self._written: set[str] = set()
         self._line: int | None = None
@@ -171,6 +171,12 @@ class Writer:
         name = self._arguments[key][1]
         return f"lf_{buffer.dtype}_value({name})" if buffer.dtype in HALVES else name
 
+    def tile_map(self, map: TileMap, name: str) -> str:
+        """The identifier of a tile map, whose address primitives take."""
+        if map not in self._arguments:
+            self._arguments[map] = (map, self.names.lasting(name))
+        return self._arguments[map][1]
+
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments, in the order of the parameters."""
@@ -185,6 +191,8 @@ class Writer:
                 found.append(f"{constant}{self._memory[argument.memory]}* __restrict__ {name}")
             elif isinstance(argument, Number):
                 found.append(f"{self.index} {name}")
+            elif isinstance(argument, TileMap):
+                found.append(f"const __grid_constant__ lf_map {name}")
             else:
                 found.append(f"{storage(argument.dtype)} {name}")
         return ", ".join(found)
@@ -197,7 +205,8 @@ class Writer:
         lines = [f"// {h}" for h in head]
         lines.append(f'extern "C" __global__ void{grouped} {bounds}')
         lines.append(f"{name}({self.parameters()}) {{")
-        if self.shared or any("lf_shared" in text for text in self.lines):
+        declared = any(" lf_shared[]" in text for text in self.lines)
+        if not declared and (self.shared or any("lf_shared" in text for text in self.lines)):
             lines.append("  extern __shared__ __align__(16) unsigned char lf_shared[];")
         text = "\n".join([*lines, *self.lines, "}", ""])
         return KernelCode(name, text, threads, self.shared, cluster, **more)  # type: ignore[arg-type]

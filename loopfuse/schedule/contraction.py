@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 from loopfuse.analysis.footprint import union
@@ -11,9 +12,10 @@ from loopfuse.analysis.sketch import Access, Level
 from loopfuse.analysis.summary import Work, summary
 from loopfuse.rewrite import exprs, walk
 from loopfuse.schedule.base import Ask, agree, refuse
-from loopfuse.schedule.model import Load, cost
+from loopfuse.schedule.model import Load, arithmetic, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
 from loopfuse.schedule.products import Product, loads_in, products, waits
+from loopfuse.schedule.prologues import Prologues, prologues
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
 from loopfuse.schedule.tiles import MOST_ACCUMULATORS, Path, Tile, path, plain, tile_seconds
 
@@ -29,7 +31,8 @@ class Shape:
 
     `trunk`: the innermost loop that holds every product; `row`: whole rows of the result, of `width` elements, must be
     on chip at once (`turned`: they run along `m`);
-    `rows_folded`, `columns_folded`: the epilogue reduces along the row, along the columns.
+    `rows_folded`, `columns_folded`: the epilogue reduces along the row, along the columns. `prologues`: what is computed
+    on the way into the products.
     """
 
     segments: list[list[Product]]
@@ -41,11 +44,31 @@ class Shape:
     turned: bool = False
     before: list[Level] = field(default_factory=list)
     after: list[Level] = field(default_factory=list)
+    prologues: Prologues = Prologues((), False)
 
     @property
     def first(self) -> Product:
         """The first product."""
         return self.segments[0][0]
+
+    @cached_property
+    def blocks(self) -> dict[int, int]:
+        """How many results of one element each block of statements with products in it holds at once."""
+        count: dict[int, int] = {}
+        for segment in self.segments:
+            block = id(segment[0].owner.parent)
+            count[block] = count.get(block, 0) + len(segment)
+        return count
+
+    @property
+    def held(self) -> int:
+        """The most results of one element that a tile holds at once."""
+        return max(self.blocks.values())
+
+    def own(self, segment: list[Product], tile: Tile) -> Tile:
+        """The tile as a segment with fewer results than others has it: so much wider."""
+        wider = self.held // self.blocks[id(segment[0].owner.parent)]
+        return replace(tile, columns=tile.columns * wider)
 
 
 def accept(ask: Ask) -> Plan | Refusal:
@@ -61,8 +84,12 @@ def accept(ask: Ask) -> Plan | Refusal:
         d.kind == "pragma" and d.text.split("(")[0].strip() == "tf32" for d in ask.env.program.directives
     )
     first = shape.first
-    how = path(ask.device, first.a.dtype, first.b.dtype, tf32) if not first.pair else plain(ask.device, first.a.dtype)
-    return _choose(ask, shape, how)
+    shape.prologues = prologues(ask, shape.segments, shape.before)
+    if first.pair:
+        return _choose(ask, shape, plain(ask.device, first.a.dtype))
+    types = first.a.dtype, first.b.dtype
+    how = path(ask.device, *types, tf32, shape.prologues.operands)
+    return _choose(ask, shape, how, path(ask.device, *types, tf32))
 
 
 # -- structure --------------------------------------------------------------------------------------------------------
@@ -232,22 +259,23 @@ def _again(level: Level) -> bool:
 # -- cost -------------------------------------------------------------------------------------------------------------
 
 
-def _choose(ask: Ask, shape: Shape, how: Path) -> Plan | Refusal:
-    """The cheapest tile."""
+def _choose(ask: Ask, shape: Shape, how: Path, free: Path | None = None) -> Plan | Refusal:
+    """The cheapest tile; `free` is the path that there would be without prologues."""
     best: tuple[float, Cost, Tile, int, int] | None = None
-    each = max(len(s) for s in shape.segments)
+    each, held = max(len(s) for s in shape.segments), shape.held
     fixed = _fixed(ask, shape, how)
     for tile in how.tiles:
-        columns = tile.columns // each if each > 1 else tile.columns
+        columns = tile.columns // held // 8 * 8  # of an instruction
         if columns < 8 or how.stages(ask.device, tile, 1) < 2:
             continue
         fit = Tile(tile.rows, columns, tile.consumers, tile.pingpong, tile.open, tile.rate)
-        if fit.accumulators(each) > MOST_ACCUMULATORS:
+        if fit.accumulators(held) > MOST_ACCUMULATORS:
             continue
         if shape.row is not None and not _covers(ask, shape, fit):
             continue
         for split in _splits(ask, shape, fit):
             seconds = _seconds(ask, shape, how, fit, each, split)
+            seconds += arithmetic(ask.device, shape.prologues.work(fit))
             if best is not None and seconds >= best[0]:
                 continue
             found = _cost(ask, shape, how, fit, each, split, seconds, fixed)
@@ -255,10 +283,22 @@ def _choose(ask: Ask, shape: Shape, how: Path) -> Plan | Refusal:
                 best = (found.seconds, found, fit, each, split)
     if best is None:
         return refuse(
-            NAME, 6, "registers", f"{ask.title}: {each} products at once leave no tile that fits the registers and "
-            "the shared memory", ask, needed=each * 64, limit=MOST_ACCUMULATORS, unit="registers",
+            NAME, 6, "registers", f"{ask.title}: {held} products at once leave no tile that fits the registers and "
+            "the shared memory", ask, needed=held * 64, limit=MOST_ACCUMULATORS, unit="registers",
         )  # fmt: skip
-    return _plan(ask, shape, how, best[2], best[3], best[4], best[1])
+    made = _plan(ask, shape, how, best[2], best[3], best[4], best[1])
+    if free is None or not shape.prologues.made:
+        return made
+    return replace(made, burden=_burden(ask, shape, how, free, best[2], each))
+
+
+def _burden(ask: Ask, shape: Shape, how: Path, free: Path, tile: Tile, each: int) -> str:
+    """What the prologues of a plan cost, in words."""
+    least = min((_seconds(ask, shape, free, t, each, 1) for t in free.tiles
+                 if t.accumulators(each) <= MOST_ACCUMULATORS), default=0.0)  # fmt: skip
+    work = arithmetic(ask.device, shape.prologues.work(tile))
+    extra = max(work, _seconds(ask, shape, how, tile, each, 1) + work - least)
+    return shape.prologues.said(tile, how.peak / free.peak, extra)
 
 
 def _covers(ask: Ask, shape: Shape, tile: Tile) -> bool:
@@ -269,14 +309,14 @@ def _covers(ask: Ask, shape: Shape, tile: Tile) -> bool:
     return -(-shape.width // side) <= max(1, ask.device.cluster) and not tile.pingpong
 
 
-def _tiles(segment: list[Product], tile: Tile) -> int:
-    u = segment[0]
+def _tiles(shape: Shape, segment: list[Product], tile: Tile) -> int:
+    u, tile = segment[0], shape.own(segment, tile)
     return u.extent(u.batch) * -(-u.extent(u.m) // tile.rows) * -(-u.extent(u.n) // tile.columns)
 
 
 def _splits(ask: Ask, shape: Shape, tile: Tile) -> list[int]:
     """Ways to cut the sum: only where the tiles leave the device idle and nothing rides along."""
-    tiles = sum(_tiles(s, tile) for s in shape.segments)
+    tiles = sum(_tiles(shape, s, tile) for s in shape.segments)
     depth = shape.first.extent(shape.first.k)
     riding = shape.rows_folded or shape.columns_folded or shape.row is not None or len(shape.segments) > 1
     if riding or tiles * 2 > ask.device.units:
@@ -338,11 +378,11 @@ def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, 
     found, device = ask.sketch, ask.device
     blocks, asked = 0, 0.0
     for segment, accesses in zip(shape.segments, fixed.accesses, strict=True):
-        tiles = _tiles(segment, tile)
+        tiles = _tiles(shape, segment, tile)
         blocks += tiles * split
-        window = _window(segment[0], tile)
+        window = _window(segment[0], shape.own(segment, tile))
         asked += tiles * sum(union(found, mine, window) * size for size, mine in accesses)
-    rereads = max(0.0, asked - fixed.operands) * CACHED + fixed.before
+    rereads = max(0.0, asked - fixed.operands) * CACHED + fixed.before * shape.prologues.again(tile)
     launches = 1 + (split > 1 or shape.columns_folded or (shape.rows_folded and shape.row is None))
     stages = max(2, how.stages(device, tile, 1))
     shared = min(device.shared, stages * (tile.rows + tile.columns * each) * how.depth * how.item + 8192)
@@ -357,7 +397,11 @@ def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, 
 def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int) -> float:
     """What the products alone take."""
     u = shape.first
-    blocks = sum(_tiles(s, tile) for s in shape.segments) * split
+    work = 0  # in tiles of the first product's depth, with all accumulators
+    for s in shape.segments:
+        whole = shape.own(s, tile)
+        work += _tiles(shape, s, tile) * len(s) * whole.columns * s[0].extent(s[0].k)
+    blocks = -(-work * split // (each * tile.columns * u.extent(u.k)))
     return tile_seconds(ask.device, how, tile, each, -(-u.extent(u.k) // split), blocks) * u.each / 2
 
 
@@ -380,7 +424,7 @@ def _workspace(shape: Shape, tile: Tile, split: int) -> int:
 
 def _plan(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, result: Cost) -> Plan:
     u = shape.first
-    blocks = sum(_tiles(s, tile) for s in shape.segments) * split
+    blocks = sum(_tiles(shape, s, tile) for s in shape.segments) * split
     roles: dict[str, Role] = {}
     for level in ask.sketch.levels[1:]:
         roles.update(dict.fromkeys(level.trips, "register"))

@@ -52,6 +52,12 @@ def resident(device: Device, ask: Load) -> int:
     return min(32, by_registers, by_shared, device.threads // max(1, ask.threads))
 
 
+def arithmetic(device: Device, work: Work) -> float:
+    """Seconds that operations take outside the matrix units."""
+    ordinary = work.flops / (device.fp32 * REACHED) + work.doubles / (device.fp64 * REACHED)
+    return max(ordinary + work.integers / device.integer, work.special / device.special)
+
+
 def cost(device: Device, ask: Load) -> Cost:
     """The estimate."""
     fit = max(1, resident(device, ask))
@@ -66,9 +72,7 @@ def cost(device: Device, ask: Load) -> Cost:
     memory = moved / (device.bandwidth * max(share, 1e-6)) if moved else 0.0
     memory += ask.rereads / (device.cache_bandwidth * max(feed, active / device.units))
     work = ask.work
-    ordinary = work.flops / (device.fp32 * REACHED) + work.doubles / (device.fp64 * REACHED)
-    ordinary += work.integers / device.integer
-    ordinary = max(ordinary, work.special / device.special, ask.local / (device.fp32 / 2)) / feed
+    ordinary = max(arithmetic(device, work), ask.local / (device.fp32 / 2)) / feed
     compute = max(ask.matrix_seconds, ordinary) + OVERLAP * min(ask.matrix_seconds, ordinary)
     launch = ask.launches * device.graph_launch
     busy = max(memory, compute, ask.least)

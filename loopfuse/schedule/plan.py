@@ -82,7 +82,8 @@ class Plan:
     each accumulator's loop `exact` or `online(block)`, and the levels of its tree. `place`: where each local buffer
     and array accumulator lives (register, shared, workspace). `path`: the instruction family of a contraction.
     `launches` are the kernels really launched. `rounding` says what differs from the exact tree. `assumed` names the
-    sizes whose stand-ins have part in the numbers.
+    sizes whose stand-ins have part in the numbers. `burden`: what makes the kernel slower than its parts would be, a
+    sentence.
     """
 
     schedule: str
@@ -97,6 +98,7 @@ class Plan:
     guards: tuple[Guard, ...] = ()
     rounding: tuple[str, ...] = ()
     assumed: frozenset[str] = frozenset()
+    burden: str = ""
 
 
 @dataclass(frozen=True, slots=True)

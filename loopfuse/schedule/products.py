@@ -8,14 +8,14 @@ move out of the sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from loopfuse.analysis.sketch import Access, Level, Sketch, Term
-from loopfuse.analysis.summary import summary
+from loopfuse.analysis.summary import NONE, Work, summary
 from loopfuse.dtypes import I64
-from loopfuse.ir import Expr, Let, Loop, Op, Ref, Stmt
+from loopfuse.ir import Expr, Let, Loop, Op, Ref, Select, Stmt
 from loopfuse.ops import MONOIDS, OPS
 from loopfuse.rewrite import exprs
 from loopfuse.schedule.base import Ask
@@ -31,7 +31,11 @@ Group = tuple[frozenset[str], list[Expr]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Operand:
-    """One side of a product: the indices it follows, its element type, the buffers it reads, whether it computes."""
+    """One side of a product: the indices it follows, its element type, the buffers it reads, whether it computes.
+
+    `work` is what one element takes; an operand without prologue arrives as it lies in memory. `sources`: the arrays, in
+    order.
+    """
 
     indices: frozenset[str]
     dtype: str
@@ -39,6 +43,8 @@ class Operand:
     names: frozenset[str]
     prologue: bool
     rounds: bool
+    work: Work = NONE
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -148,7 +154,7 @@ def _paired(ask: Ask, term: Term, folded: frozenset[str], one: Group, other: Gro
     if not left - right or not right - left or not common:
         return None
     order = list(term.level.extents)
-    a, b = operand(ask, first, left, term), operand(ask, second, right, term)
+    a, b = operand(ask, first, left, term, folded), operand(ask, second, right, term, folded)
     if not all(o.buffers or o.names & found.accs.keys() for o in (a, b)):
         return None
     k, m, n, shared = (tuple(i for i in order if i in s) for s in (common, left - right, right - left, batch))
@@ -220,9 +226,10 @@ def _through(found: Sketch, node: Expr) -> Expr:
     return node
 
 
-def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term) -> Operand:
+def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term, folded: frozenset[str]) -> Operand:
     """What the leaves are together: the widest type, the buffers behind them, whether anything is computed."""
     found = ask.sketch
+    work = Work(flops=len(leaves) - 1)
     names: set[str] = set()
     buffers: dict[str, None] = {}  # in the order met, so that ties do not hang on names
     computed = len(leaves) > 1
@@ -231,8 +238,9 @@ def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term) -
     stored: list[int] = []
     while stack:
         node = stack.pop()
-        computed = computed or isinstance(node, Op)
+        computed = computed or isinstance(node, Op | Select)
         had = summary(node)
+        work = sum((w for needs, w in had.groups if found.resolve(needs, term.level) & folded), work)
         for load in had.loads:
             buffers[load.buffer] = None
             if load.buffer in ask.buffers:
@@ -242,16 +250,27 @@ def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term) -
             names.add(name)
             if name in found.lets:
                 stack.append(found.lets[name][0])
-    dtypes = [leaf.dtype for leaf in leaves]
+    dtypes = [
+        leaf.args[0].dtype if isinstance(leaf, Op) and leaf.op == "cast" and _widens(leaf) else leaf.dtype
+        for leaf in leaves
+    ]
     widest = max(dtypes, key=lambda d: d.bits)
     narrow = {d.name for d in dtypes if d.bits == 16}
-    rounds = False
     if widest.name == "f32" and stored and ask.env.program.numerics != "strict":
         halves = {ask.buffers[b].dtype.name for b in buffers if b in ask.buffers and ask.buffers[b].dtype.bits == 16}
         main = max((b for b in buffers if b in ask.buffers), key=lambda b: found.elements(b))
         if ask.buffers[main].dtype.bits == 16 and len(halves | narrow) == 1:
-            return Operand(indices, next(iter(halves)), frozenset(buffers), frozenset(names), True, True)
-    return Operand(indices, widest.name, frozenset(buffers), frozenset(names), computed, rounds)
+            return Operand(
+                indices, next(iter(halves)), frozenset(buffers), frozenset(names), True, True, work, tuple(buffers)
+            )
+    return Operand(
+        indices, widest.name, frozenset(buffers), frozenset(names), computed, False, work, _main(found, buffers)
+    )
+
+
+def _main(found: Sketch, buffers: Iterable[str]) -> tuple[str, ...]:
+    """The arrays behind an operand, those with most elements first."""
+    return tuple(sorted((b for b in buffers if b in found.buffers), key=lambda b: -found.elements(b)))
 
 
 def loads_in(found: Sketch, level: Level) -> list[Access]:

@@ -12,6 +12,7 @@ from loopfuse.devices import Device
 
 KEEPS = 1.1  # of the peak of whole products, the rate of the main loop by itself
 CLOCKS_A_LANE = 256  # operations a clock of a multiprocessor in fp32: 128 multiply-adds
+THROUGH = {"wgmma": 0.6, "mma.sync": 0.85}  # of the rate, where an operand is computed and passes through registers
 MOST_ACCUMULATORS = 200  # of the 232 registers of a consumer's thread
 
 
@@ -68,16 +69,20 @@ class Path:
         return min(6, room // (left + right * max(1, sides)))
 
 
-def path(device: Device, a: str, b: str, tf32: bool) -> Path:
-    """The instruction family for operands of two types."""
+def path(device: Device, a: str, b: str, tf32: bool, computed: bool = False) -> Path:
+    """The instruction family for operands of two types; `computed`: one is not copied to shared memory as it lies in
+    memory, but made of what was loaded, so that no bulk copy and no warpgroup's instruction can take it."""
     warpgroup = device.arch.startswith("sm_9")
     family, tiles = ("wgmma", WARPGROUP) if warpgroup else ("mma.sync", WARP)
+    keeps = KEEPS * (THROUGH[family] if computed else 1.0)
+    if computed:
+        family, tiles = "mma.sync", WARP
     if a == b and a in ("f16", "bf16", "i8"):
         peak = device.matrix_peak(a)
         if peak is not None:
-            return Path(family, a, 1 if a == "i8" else 2, peak * KEEPS, tiles, 64)
+            return Path(family, a, 1 if a == "i8" else 2, peak * keeps, tiles, 64)
     if a == b == "f32" and tf32 and device.matrix_peak("tf32") is not None:
-        return Path(f"{family} tf32", "tf32", 4, (device.matrix_peak("tf32") or 0.0) * KEEPS, tiles, 32)
+        return Path(f"{family} tf32", "tf32", 4, (device.matrix_peak("tf32") or 0.0) * keeps, tiles, 32)
     if a == b == "f64":
         peak = device.matrix_peak("f64")
         if peak is not None:

@@ -15,7 +15,7 @@ from loopfuse.cuda.compile import compile_ptx
 from loopfuse.cuda.sass import disassemble
 from loopfuse.devices import DEFAULT, PRESETS, Device
 from loopfuse.diag import CompilerError, MachineError
-from loopfuse.emit.code import Argument, Code, Fill, KernelCode, Launch, Number, Pointer, Step
+from loopfuse.emit.code import Argument, Code, Fill, KernelCode, Launch, Number, Pointer, Step, TileMap
 from loopfuse.emit.program import emit
 from loopfuse.ir import Program
 from loopfuse.memory import show_bytes
@@ -181,6 +181,8 @@ def argument(found: Argument) -> str:
     """An argument as a reader names it."""
     if isinstance(found, Pointer):
         return found.memory
+    if isinstance(found, TileMap):
+        return f"{found.memory} (tiles {' x '.join(str(e) for e in reversed(found.box))})"
     return str(found.value) if isinstance(found, Number) else found.buffer
 
 

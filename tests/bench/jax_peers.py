@@ -65,9 +65,21 @@ def blur(x: Array) -> Array:
     return (h[:-2] + h[1:-1] + h[2:]) / 3
 
 
+def matmul(a: Array, b: Array) -> Array:
+    return a @ b
+
+
+def linear_gelu(a: Array, b: Array, c: Array) -> Array:
+    return jax.nn.gelu(a @ b + c, approximate=True)
+
+
+def matmul_colsum(a: Array, b: Array) -> Array:
+    return (a @ b).astype(jnp.float32).sum(0)
+
+
 PEERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
     small_chain, ew_chain, sigmoid_mul, bias_gelu, transpose_add, sumsq, softmax, layernorm_residual, mean_var_rows,
-    mean_var_cols, blur,
+    mean_var_cols, blur, matmul, linear_gelu, matmul_colsum,
 )}  # fmt: skip
 
 

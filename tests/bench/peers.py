@@ -2,10 +2,15 @@
 
     python tests/bench/peers.py                               all workloads, all peers that are installed
     python tests/bench/peers.py --only softmax,layernorm --peers compile,jax --json rows.json
+    python tests/bench/peers.py --only matmul,linear --peers eager,compile,max,best,jax
 
 Results are compared with f64 before anything is timed. A share is that of the floor: the least bytes, at the bandwidth of a
 copy measured in the same run. A ratio is a peer's time over loopfuse's, both taken in the peer's way: events around single
 calls with the L2 flushed, or for JAX the wall time of calls back to back.
+
+Contractions are held against a product of large bf16 matrices of the same run (tf32: half of it; f32: the data sheet), and
+are timed with their peers in turns. Peers `best` are the calls of the vendor's library that compute the same, and `max` is
+torch.compile with max-autotune, which takes up to a minute a workload.
 """
 
 from __future__ import annotations
@@ -14,18 +19,19 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import contractions
 import loopfuse_adapter
 import torch
 import torch_peers
-from timing import Clock, Timing, wall_ms
+from rows import Row, saved, tables, tell
+from timing import Call, Clock, Timing, wall_ms
 from workloads import WORKLOADS, Array, Workload
 
 try:
@@ -35,52 +41,9 @@ except ImportError:
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i64": torch.int64}
 CLOSE = {"bf16": 2.0**-6, "f16": 2.0**-8, "f32": 2.0**-15}
-ARITHMETIC = 66.9e12  # f32 operations a second of an H200, by its data sheet
-SLOW = {"compile": 4.0, "jax": 2.0}  # seconds that a workload may take there
+SLOW = {"compile": 4.0, "max": 60.0, "jax": 2.0}  # seconds that a workload may take there
+PEERS = ("eager", "compile", "max", "best", "jax")
 Tensors = dict[str, torch.Tensor]
-
-
-@dataclass
-class Row:
-    """A workload's times by who computed it."""
-
-    workload: Workload
-    floor_ms: float
-    times: dict[str, Timing] = field(default_factory=dict)
-
-    def share(self, who: str) -> float | None:
-        """The share of the floor."""
-        taken = self.taken(who)[1 if who == "jax" else 0]
-        return self.floor_ms / taken if taken else None
-
-    def taken(self, who: str) -> tuple[float | None, float | None]:
-        """Milliseconds of single calls, and of calls back to back."""
-        timing = self.times.get(who, Timing())
-        return timing.ms, timing.loop_ms
-
-    def ratios(self) -> dict[str, float]:
-        """Each peer's time over loopfuse's, both taken in the peer's way."""
-        found = {}
-        for who in self.times.keys() - {"loopfuse"}:
-            way = 1 if who == "jax" else 0
-            theirs, ours = self.taken(who)[way], self.taken("loopfuse")[way]
-            if theirs and ours and not self.times[who].problem:
-                found[who] = theirs / ours
-        return found
-
-    def best(self) -> tuple[str, float] | None:
-        """The peer that comes out best, and its ratio."""
-        return min(self.ratios().items(), key=lambda item: item[1], default=None)
-
-    def missed(self) -> list[str]:
-        """The goals that were not reached, in words."""
-        w, ours, best = self.workload, self.times.get("loopfuse", Timing()), self.best()
-        if ours.problem:
-            return ["wrong" if ours.samples else "failed"]
-        goals = [("share", self.share("loopfuse"), w.share, True), ("ratio", best and best[1], w.ratio, True),
-                 ("host", ours.host_us, w.host_us, False), ("cold", ours.first_ms, w.cold_ms, False),
-                 ("cached", ours.cached_ms, w.cached_ms, False)]  # fmt: skip
-        return [name for name, got, goal, least in goals if goal and got and (got < goal if least else got > goal)]
 
 
 # -- data -------------------------------------------------------------------------------------------------------------
@@ -129,13 +92,13 @@ def judge(workload: Workload, inputs: Tensors, outputs: list[torch.Tensor]) -> t
 # -- one workload -----------------------------------------------------------------------------------------------------
 
 
-def loopfuse(workload: Workload, inputs: Tensors, outputs: Tensors, clock: Clock) -> tuple[Timing, Callable[[], Any]]:
-    """loopfuse's times, and its call to be timed again later."""
+def started(workload: Workload, inputs: Tensors, outputs: Tensors) -> tuple[Timing, Call]:
+    """loopfuse's first calls, and a call to be timed whose results were compared."""
     timing = Timing()
-    calls: list[Callable[[], Any]] = []
+    calls: list[Call] = []
 
     def first() -> None:
-        calls.append(loopfuse_adapter.prepare(workload.path, inputs, outputs))
+        calls.append(loopfuse_adapter.prepare(workload.path, inputs, outputs, workload.through))
         calls[-1]()
 
     with loopfuse_adapter.empty_cache():
@@ -148,7 +111,14 @@ def loopfuse(workload: Workload, inputs: Tensors, outputs: Tensors, clock: Clock
         output.fill_(float("nan"))
     call()
     torch.cuda.synchronize()
-    timing.error, timing.problem = judge(workload, inputs, list(outputs.values()))
+    right = contractions.judge if workload.unit else judge
+    timing.error, timing.problem = right(workload, inputs, list(outputs.values()))
+    return timing, call
+
+
+def loopfuse(workload: Workload, inputs: Tensors, outputs: Tensors, clock: Clock) -> tuple[Timing, Call]:
+    """loopfuse's times, and its call to be timed again later."""
+    timing, call = started(workload, inputs, outputs)
     timing.samples = clock.samples(call)
     timing.host_us = clock.host_us(call)
     timing.loop_ms = clock.loop_ms(call, lambda _: torch.cuda.synchronize())
@@ -182,24 +152,51 @@ def attempt(timed: Callable[[], Timing]) -> Timing:
         return Timing(problem=f"{type(why).__name__}: {str(why).strip()[:400]}")
 
 
-def measure(workload: Workload, peers: list[str], gbps: float, clock: Clock, end: float, left: int) -> Row:
-    """All times of a workload. Slow peers are left out where `left` more workloads need what is left until `end`."""
-    row = Row(workload, max(workload.bytes / gbps / 1e6, workload.flops / ARITHMETIC * 1e3))
+def affordable(workload: Workload, peers: list[str], end: float, left: int) -> list[str]:
+    """The peers, without the slow ones where `left` more workloads need what is left until `end`."""
+    spare = end - time.monotonic() - 3.0 * left
+    found = []
+    for who in (p for p in peers if p != "loopfuse"):
+        if (who == "jax" and not workload.jax) or (who in ("max", "best") and not workload.unit):
+            continue
+        if SLOW.get(who, 0.0) <= spare:
+            spare -= SLOW.get(who, 0.0)
+            found.append(who)
+        elif who not in SLOW:
+            found.append(who)
+    return found
+
+
+def measure(
+    workload: Workload, peers: list[str], floors: tuple[float, float], clock: Clock, end: float, left: int
+) -> Row:
+    """All times of a workload, on a device of so many bytes and operations a second."""
+    row = Row(workload, workload.floor(*floors) * 1e3, workload.peak(floors[1]))
     inputs, outputs = make(workload)
-    again: list[Callable[[], Any]] = []
+    again: list[Call] = []
 
     def ours() -> Timing:
-        timing, call = loopfuse(workload, inputs, outputs, clock)
+        timing, call = (
+            started(workload, inputs, outputs) if workload.unit else loopfuse(workload, inputs, outputs, clock)
+        )
         again.append(call)
         return timing
 
     if "loopfuse" in peers:
         row.times["loopfuse"] = attempt(ours)
-        tell(row, "loopfuse")
-    for who in (p for p in peers if p != "loopfuse"):
-        late = time.monotonic() + SLOW.get(who, 0.0) + 3.0 * left > end
-        if (who == "jax" and not workload.jax) or (who in SLOW and late):
-            continue
+        if not workload.unit:
+            tell(row, "loopfuse")
+    others = affordable(workload, peers, end, left)
+    if workload.unit:
+
+        def rounds() -> Timing:
+            contractions.measure(row, inputs, others, again[0] if again else None, clock)
+            return Timing()
+
+        if problem := attempt(rounds).problem:
+            print(f"{workload.name}: {problem}", flush=True)
+        return row
+    for who in others:
         row.times[who] = attempt(lambda who=who: peer(who, workload, inputs, clock))
         tell(row, who)
     if again and len(row.times) > 1:  # before and after the peers, so that a drift of the clock favours none
@@ -207,53 +204,7 @@ def measure(workload: Workload, peers: list[str], gbps: float, clock: Clock, end
     return row
 
 
-# -- printing ---------------------------------------------------------------------------------------------------------
-
-
-def tell(row: Row, who: str) -> None:
-    """One line as soon as it is known."""
-    timing, share = row.times[who], row.share(who)
-    taken = row.taken(who)[1 if who == "jax" else 0]
-    head = f"{row.workload.name:32s} {who:9s}"
-    if taken is not None:
-        host = f"{timing.host_us:8.1f}" if timing.host_us is not None else " " * 8
-        head += f" {taken:9.4f} ms  {share:6.3f} of floor  host {host} us  first {timing.first_ms:8.1f} ms"
-        head += f"  spread {timing.spread:.1%}"
-    print(f"{head}  {timing.problem}".rstrip(), flush=True)
-
-
-def number(value: float | None, digits: int) -> str:
-    """A number in a cell, or nothing."""
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def table(rows: list[Row]) -> Iterator[str]:
-    """The table, in Markdown."""
-    yield ("| workload | goal | loopfuse ms | share | best peer | its ms | its share | ratio | host us | its host us "
-           "| cold ms | cached ms | missed |")  # fmt: skip
-    yield "|---|" + "---|" * 12
-    for row in rows:
-        ours, best = row.times.get("loopfuse", Timing()), row.best()
-        who = best[0] if best else min((w for w in row.times if w != "loopfuse"), default="",
-                                       key=lambda w: row.taken(w)[1 if w == "jax" else 0] or 1e9)  # fmt: skip
-        theirs = row.times.get(who, Timing())
-        cells = [row.workload.name, number(row.workload.share or None, 2), number(ours.ms, 4),
-                 number(row.share("loopfuse"), 3), who, number(row.taken(who)[1 if who == "jax" else 0], 4),
-                 number(row.share(who), 3), number(best[1] if best else None, 2), number(ours.host_us, 1),
-                 number(theirs.host_us, 1), number(ours.first_ms, 0), number(ours.cached_ms, 1),
-                 ", ".join(row.missed())]  # fmt: skip
-        yield f"| {' | '.join(cells)} |"
-
-
-def saved(rows: list[Row], heading: dict[str, Any]) -> dict[str, Any]:
-    """Everything, for a file."""
-    return {"heading": heading, "rows": [
-        {"workload": row.workload.name, "floor_ms": row.floor_ms, "bytes": row.workload.bytes, "missed": row.missed(),
-         "ratios": row.ratios(),
-         "times": {who: {**asdict(t), "ms": t.ms, "spread": t.spread, "share": row.share(who)}
-                   for who, t in row.times.items()}}
-        for row in rows
-    ]}  # fmt: skip
+# -- the command ------------------------------------------------------------------------------------------------------
 
 
 def chosen(only: str, skip: str) -> list[Workload]:
@@ -267,7 +218,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="workloads whose names begin so, with commas")
     parser.add_argument("--skip", default="", help="workloads to leave out")
-    parser.add_argument("--peers", default="eager,compile,jax", help="eager, compile, jax; `none` for loopfuse alone")
+    parser.add_argument(
+        "--peers", default="eager,compile,best,jax", help="eager, compile, max, best, jax; `none` for loopfuse alone"
+    )
     parser.add_argument("--without-loopfuse", action="store_true", help="peers alone")
     parser.add_argument("--json", metavar="FILE", help="write all times, after each workload")
     parser.add_argument("--table", metavar="FILE", nargs="?", const="-", help="write the table to a file too")
@@ -279,27 +232,29 @@ def main() -> int:
         print("there is no GPU", file=sys.stderr)
         return 4
     ours = [] if given.without_loopfuse else ["loopfuse"]
-    peers = ours + [p for p in given.peers.split(",") if p in ("eager", "compile") or (p == "jax" and jax_peers)]
-    clock = Clock(given.seconds)
+    peers = ours + [p for p in given.peers.split(",") if p in PEERS and (p != "jax" or jax_peers)]
+    clock, todo = Clock(given.seconds), chosen(given.only, given.skip)
     gbps = clock.copy_bandwidth()
+    matrix = clock.matrix_peak() if any(w.unit for w in todo) else 0.0
+    torch.cuda.empty_cache()
     heading = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "date": date.today().isoformat(),
                "jax": jax_peers.jax.__version__ if jax_peers else None, "copy_gbps": round(gbps, 1),
+               "matrix_tflops": round(matrix / 1e12, 1),
                "command": "python tests/bench/peers.py " + " ".join(sys.argv[1:])}  # fmt: skip
     print(", ".join(f"{k} {v}" for k, v in heading.items()), flush=True)
     if ours:
         problem = attempt(lambda: loopfuse_adapter.warm_up() or Timing()).problem
         print(f"loopfuse does not run: {problem}" if problem else "loopfuse is warm", flush=True)
     rows: list[Row] = []
-    todo = chosen(given.only, given.skip)
     for k, workload in enumerate(todo):
         if time.monotonic() - start > given.budget:
             print(f"out of time before {workload.name}", flush=True)
             break
-        rows.append(measure(workload, peers, gbps, clock, start + given.budget, len(todo) - k - 1))
+        rows.append(measure(workload, peers, (gbps * 1e9, matrix), clock, start + given.budget, len(todo) - k - 1))
         torch.cuda.empty_cache()
         if given.json:
             Path(given.json).write_text(json.dumps(saved(rows, heading), indent=1), encoding="utf-8")
-    text = "\n".join(table(rows))
+    text = "\n".join(tables(rows))
     print(f"\n{text}")
     if given.table and given.table != "-":
         Path(given.table).write_text(f"{text}\n", encoding="utf-8")

@@ -55,18 +55,10 @@ class Row:
     ms: float
 
 
-def sizes_of(workload: Workload, checked: driver.Checked) -> dict[str, int]:
-    """The sizes that the inputs settle."""
-    buffers = {b.id: b for b in checked.typed.buffers}
-    return {extent.name: given for entry in checked.typed.inputs
-            for extent, given in zip(buffers[entry.buffer].shape, workload.inputs[entry.name].shape, strict=True)
-            if extent.name}  # fmt: skip
-
-
 def estimate(workload: Workload, device: Device) -> Estimate:
     """What the cost model says of the kernels that are emitted for a workload."""
     checked = driver.compile_source(driver.read_source(workload.path))
-    sizes = sizes_of(workload, checked)
+    sizes = workload.sizes(checked.typed)
     program = driver.optimise(driver.lower_program(checked.typed), Options(sizes=sizes, device=device)).program
     code = emit(program, sizes, device)
     buffers, env = {b.id: b for b in program.buffers}, environment(program, device, sizes)
@@ -120,8 +112,9 @@ def read(files: Iterable[Path]) -> tuple[dict[str, float], dict[str, Any]]:
         heading = saved["heading"]
         for row in saved["rows"]:
             timing = row["times"].get("loopfuse", {})
-            if row["workload"] in WORKLOADS and timing.get("ms") and not timing.get("problem"):
-                found[row["workload"]] = timing["ms"]
+            known = WORKLOADS.get(row["workload"])
+            if known and not known.through and timing.get("ms") and not timing.get("problem"):
+                found[known.name] = timing["ms"]
     return found, heading
 
 

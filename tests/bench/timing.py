@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +12,7 @@ import torch
 Call = Callable[[], object]
 SPIN = 2_000_000  # clock ticks, about a millisecond: the host is done launching when the GPU begins
 FLUSHED = 1 << 28  # bytes written before each call, several times the L2
+PRODUCT = 8192  # extent of the square matrices whose product says what the matrix units reach
 
 
 @dataclass
@@ -66,17 +67,30 @@ class Clock:
         for _ in range(3):
             call()
         repeats = self._repeats(wall_ms(call) + 1.2, 7, 50)
-        found = []
-        for _ in range(repeats):
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            self._flush.zero_()
-            torch.cuda._sleep(SPIN)
-            before.record()
+        return [self._sample(call) for _ in range(repeats)]
+
+    def rounds(self, calls: Mapping[str, Call]) -> dict[str, list[float]]:
+        """`samples` of several calls in turns, forth and back, so that heat and power favour none of them."""
+        for call in [*calls.values()] * 3:
             call()
-            after.record()
-            torch.cuda.synchronize()
-            found.append(before.elapsed_time(after))
+        repeats = self._repeats(sum(wall_ms(call) + 1.2 for call in calls.values()) / max(len(calls), 1), 10, 50)
+        found: dict[str, list[float]] = {who: [] for who in calls}
+        order = list(calls)
+        for _ in range(repeats):
+            for who in order:
+                found[who].append(self._sample(calls[who]))
+            order.reverse()
         return found
+
+    def _sample(self, call: Call) -> float:
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._flush.zero_()
+        torch.cuda._sleep(SPIN)
+        before.record()
+        call()
+        after.record()
+        torch.cuda.synchronize()
+        return float(before.elapsed_time(after))
 
     def host_us(self, call: Call) -> float:
         """Microseconds a call takes the host; that of the GPU where it takes longer."""
@@ -93,24 +107,36 @@ class Clock:
 
     def loop_ms(self, call: Call, wait: Callable[[object], object]) -> float:
         """Milliseconds of wall time a call, back to back: the median of five rounds."""
-        wait(call())
-        start = time.perf_counter()
-        wait(call())
-        repeats = self._repeats((time.perf_counter() - start) * 1e3 * 5, 5, 100)
-        rounds = []
-        for _ in range(5):
+        return self.loops({"": (call, wait)})[""]
+
+    def loops(self, calls: Mapping[str, tuple[Call, Callable[[object], object]]]) -> dict[str, float]:
+        """`loop_ms` of several calls, their rounds in turns."""
+        repeats = {}
+        for who, (call, wait) in calls.items():
+            wait(call())
             start = time.perf_counter()
-            for _ in range(repeats):
-                last = call()
-            wait(last)
-            rounds.append((time.perf_counter() - start) / repeats * 1e3)
-        return statistics.median(rounds)
+            wait(call())
+            repeats[who] = self._repeats((time.perf_counter() - start) * 1e3 * 5, 5, 100)
+        found: dict[str, list[float]] = {who: [] for who in calls}
+        for _ in range(5):
+            for who, (call, wait) in calls.items():
+                start = time.perf_counter()
+                for _ in range(repeats[who]):
+                    last = call()
+                wait(last)
+                found[who].append((time.perf_counter() - start) / repeats[who] * 1e3)
+        return {who: statistics.median(taken) for who, taken in found.items()}
 
     def copy_bandwidth(self) -> float:
         """Gigabytes a second of a large copy on the device, reading and writing counted."""
         source = torch.empty(1 << 31, dtype=torch.int8, device="cuda")
         target = torch.empty_like(source)
         return 2 * source.numel() / statistics.median(self.samples(lambda: target.copy_(source))) / 1e6
+
+    def matrix_peak(self) -> float:
+        """Operations a second of a large product of bf16 matrices."""
+        a, b = (torch.randn(PRODUCT, PRODUCT, device="cuda").bfloat16() for _ in range(2))
+        return 2e3 * PRODUCT**3 / statistics.median(self.samples(lambda: a @ b))
 
     def _repeats(self, ms: float, least: int, most: int) -> int:
         return max(least, min(most, int(self.seconds * 1e3 / max(ms, 1e-4))))

@@ -1,8 +1,10 @@
-"""The workloads in PyTorch: what eager PyTorch and torch.compile run, and the same in f64 as what is right."""
+"""The workloads in PyTorch: what eager PyTorch and torch.compile run, and the same in f64 as what is right; and the calls of
+the vendor's libraries that somebody who knows them would make."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -77,6 +79,39 @@ def nearest(x: Tensor, y: Tensor) -> Tensor:
     return ((x[:, None, :] - y[None, :, :]) ** 2).sum(-1).min(1).values
 
 
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def linear_gelu(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return F.gelu(a @ b + c, approximate="tanh")
+
+
+def linear_gelu_kmajor(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return F.gelu(a @ b.t() + c, approximate="tanh")
+
+
+def linear_residual(a: Tensor, b: Tensor, c: Tensor, r: Tensor) -> Tensor:
+    return a @ b + c + r
+
+
+def swiglu(a: Tensor, b: Tensor) -> Tensor:
+    gate, up = (a @ b).chunk(2, dim=1)
+    return F.silu(gate) * up
+
+
+def matmul_colsum(a: Tensor, b: Tensor) -> Tensor:
+    return wide(a @ b).sum(0)
+
+
+def matmul_residual_ln(a: Tensor, b: Tensor, c: Tensor, r: Tensor, w: Tensor, bb: Tensor) -> Tensor:
+    return F.layer_norm(a @ b + c + r, (b.shape[1],), w, bb)
+
+
+def ffn_block(x: Tensor, g: Tensor, b: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    return x + (F.gelu(F.layer_norm(x, (x.shape[1],), g, b) @ w1 + b1, approximate="tanh") @ w2 + b2)
+
+
 def wide(x: Tensor) -> Tensor:
     """Half types in f32; the rest as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -84,7 +119,8 @@ def wide(x: Tensor) -> Tensor:
 
 PEERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
     small_chain, ew_chain, sigmoid_mul, bias_gelu, lstm_gate, transpose_add, sumsq, softmax, layernorm_residual,
-    mean_var_rows, mean_var_cols, cross_entropy, gemv, blur, nearest,
+    mean_var_rows, mean_var_cols, cross_entropy, gemv, blur, nearest, matmul, linear_gelu, linear_gelu_kmajor,
+    linear_residual, swiglu, matmul_colsum, matmul_residual_ln, ffn_block,
 )}  # fmt: skip
 
 
@@ -96,3 +132,31 @@ def exact(peer: str, inputs: dict[str, Tensor]) -> list[Tensor]:
         return [distance.min(1).values.square()]
     found = PEERS[peer](**wide64)
     return list(found) if isinstance(found, tuple) else [found]
+
+
+def activated(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """A linear layer and its activation in one call of cuBLASLt: the fused epilogue."""
+    return torch._addmm_activation(bias, a, b, use_gelu=True)
+
+
+def library(peer: str, inputs: dict[str, Tensor]) -> dict[str, Callable[[], Tensor]]:
+    """Calls of the vendor's library, by name. What is stored otherwise than it is given is stored so beforehand."""
+    t = SimpleNamespace(**inputs)
+    if peer == "matmul":
+        turned = t.b.t().contiguous()
+        return {"cublas": lambda: torch.mm(t.a, t.b), "cublas-kmajor": lambda: torch.mm(t.a, turned.t())}
+    calls: dict[str, dict[str, Callable[[], Tensor]]] = {
+        "linear_gelu": {"cublaslt": lambda: activated(t.c, t.a, t.b)},
+        "linear_gelu_kmajor": {"cublaslt": lambda: activated(t.c, t.a, t.b.t())},
+        "linear_residual": {"addmm+add": lambda: torch.addmm(t.c, t.a, t.b).add_(t.r)},
+        "matmul_colsum": {"mm+sum": lambda: torch.mm(t.a, t.b).sum(0, dtype=torch.float32)},
+        "matmul_residual_ln": {
+            "addmm+add+ln": lambda: F.layer_norm(torch.addmm(t.c, t.a, t.b).add_(t.r), t.w.shape, t.w, t.bb)
+        },
+        "ffn_block": {
+            "ln+cublaslt+addmm": lambda: torch.addmm(
+                t.b2, activated(t.b1, F.layer_norm(t.x, t.g.shape, t.g, t.b), t.w1), t.w2
+            ).add_(t.x)
+        },
+    }
+    return calls.get(peer, {})

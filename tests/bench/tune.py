@@ -3,8 +3,9 @@
     python tests/bench/tune.py --only ew_chain,sumsq 'maps.MOST_VECTORS=1,2,4' 'text:st.global.cs=st.global' ...
 
 Each argument is a line of variants, and every combination of one choice from each line is timed: `module.NAME=a,b`, a
-constant of `loopfuse.emit`, or `text:old=>new|old=>new`, a replacement in what is compiled (an empty one leaves it as it
-is). Results are not checked; peers.py does that.
+constant of `loopfuse.emit` (of another package by its whole name, `loopfuse.schedule.tiles.NAME`), or
+`text:old=>new|old=>new`, a replacement in what is compiled (an empty one leaves it as it is). Results are not checked;
+peers.py does that.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import loopfuse_adapter
 import torch
 from peers import make
 from timing import Clock
@@ -39,7 +44,7 @@ def choices(line: str) -> list[tuple[str, str, str]]:
     if line.startswith("text:"):
         return [("text", part, part or "as it is") for part in line[5:].split("|")]
     name, values = line.split("=", 1)
-    return [(name, value, f"{name.split('.')[1]}={value}") for value in values.split(",")]
+    return [(name, value, f"{name.rsplit('.', 1)[1]}={value}") for value in values.split(",")]
 
 
 @contextmanager
@@ -49,9 +54,10 @@ def constants(chosen: tuple[tuple[str, str, str], ...]) -> Iterator[None]:
     try:
         for name, value, _ in chosen:
             if name != "text":
-                module = importlib.import_module(f"loopfuse.emit.{name.split('.')[0]}")
-                before.append((module, name.split(".")[1], getattr(module, name.split(".")[1])))
-                setattr(module, name.split(".")[1], int(value))
+                home, constant = name.rsplit(".", 1)
+                module = importlib.import_module(home if home.startswith("loopfuse.") else f"loopfuse.emit.{home}")
+                before.append((module, constant, getattr(module, constant)))
+                setattr(module, constant, int(value))
         yield
     finally:
         for module, name, value in before:
@@ -60,29 +66,23 @@ def constants(chosen: tuple[tuple[str, str, str], ...]) -> Iterator[None]:
 
 def optimised(workload: Workload) -> tuple[driver.Optimised, dict[str, int]]:
     """The workload's program after the passes, and its sizes."""
-    source = driver.read_source(Path(workload.path))
-    lowered = driver.lower_program(driver.compile_source(source).typed)
-    sizes: dict[str, int] = {}
-    for buffer in lowered.program.buffers:
-        if buffer.role == "in" and buffer.id in workload.inputs:
-            for poly, extent in zip(buffer.shape, workload.inputs[buffer.id].shape, strict=True):
-                if poly.name:
-                    sizes[poly.name] = extent
-    return driver.optimise(lowered, Options(sizes=sizes)), sizes
+    typed = driver.compile_source(driver.read_source(workload.path)).typed
+    sizes = workload.sizes(typed)
+    return driver.optimise(driver.lower_program(typed), Options(sizes=sizes)), sizes
 
 
 def run(workload: Workload, lines: list[str], clock: Clock, floor: float) -> None:
     """Time the combinations of a workload."""
     inputs, outputs = make(workload)
+    engine, model = engines.open_engine(), loopfuse_adapter.model(workload.through)
     found, sizes = optimised(workload)
-    engine = engines.open_engine()
     ends = [b.id for b in found.program.buffers if b.role == "out"]
     out = dict(zip(ends, outputs.values(), strict=True))
     for chosen in itertools.product(*map(choices, lines)):
         shown = " ".join(what for _, _, what in chosen)
         try:
             with constants(chosen):
-                code = emit(found.program, sizes, engine.model)
+                code = emit(found.program, sizes, model)
             for name, value, _ in chosen:
                 if name == "text" and value:
                     old, new = value.split("=>")
@@ -109,12 +109,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     parser.add_argument("--gbps", type=float, default=4275.0, help="of a copy")
+    parser.add_argument("--tflops", type=float, default=790.0, help="of a large product of bf16 matrices")
     parser.add_argument("lines", nargs="*")
     given = parser.parse_args()
     clock = Clock(0.1)
     for name, workload in WORKLOADS.items():
         if any(name.startswith(p) for p in given.only.split(",")):
-            run(workload, given.lines, clock, workload.bytes / (given.gbps * 1e9))
+            run(workload, given.lines, clock, workload.floor(given.gbps * 1e9, given.tflops * 1e12))
             torch.cuda.empty_cache()
 
 

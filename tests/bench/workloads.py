@@ -2,17 +2,24 @@
 
 Each is a script of tests/bench/peers and the same mathematics under its name in `torch_peers` (and, where it is short, in
 `jax_peers`). A share is of the time in which the least bytes (every input read once, every output written once) pass at the
-bandwidth of a copy measured in the same run.
+bandwidth of a copy measured in the same run; where matrix units do the work, it is of what they reach in a large product of the same run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Literal
+
+from loopfuse.frontend.typed import TypedProgram
+from loopfuse.solve import Equation, solve
 
 FOLDER = Path(__file__).resolve().parent / "peers"
 WIDTH = {"bf16": 2, "f16": 2, "f32": 4, "i64": 8}
+ARITHMETIC = 66.9e12  # f32 operations a second of an H200, by its data sheet
+Unit = Literal["", "bf16", "tf32", "f32"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,11 @@ class Workload:
     `inputs` and `outputs` are in the script's order. `peer` names the function of the peers. Goals (0: none): `share` of the
     floor, `ratio` to the speed of the best peer, microseconds of the host a call, milliseconds of a first call without and
     with the program in the cache. `flops` count where arithmetic, not memory, is the floor.
+
+    A contraction names the `unit` that its operations are held against (bf16 for f16 too) and its `extents`, for the table;
+    `goals` are ratios to the speed of a peer by its name, or of the best one: "library". Its inputs named in `rows` have the
+    output's rows: a few of those tell whether it is right (none: all of it). `depth` terms are added up. `through` is a path that loopfuse is told to take:
+    "mma" for that of devices without wgmma.
     """
 
     name: str
@@ -51,6 +63,12 @@ class Workload:
     cached_ms: float = 0.0
     jax: bool = True
     flops: float = 0.0
+    unit: Unit = ""
+    extents: str = ""
+    goals: Mapping[str, float] = field(default_factory=dict)
+    rows: tuple[str, ...] = ()
+    depth: int = 0
+    through: str = ""
 
     @property
     def path(self) -> Path:
@@ -61,6 +79,20 @@ class Workload:
     def bytes(self) -> int:
         """The least bytes that can be moved."""
         return sum(a.bytes for a in (*self.inputs.values(), *self.outputs.values()))
+
+    def peak(self, matrix: float) -> float:
+        """The operations a second that it is held against, where matrix units reach `matrix` in bf16."""
+        return {"bf16": matrix, "tf32": matrix / 2}.get(self.unit, ARITHMETIC)
+
+    def floor(self, bandwidth: float, matrix: float) -> float:
+        """The least seconds, at bytes and operations a second."""
+        return max(self.bytes / bandwidth, self.flops / self.peak(matrix))
+
+    def sizes(self, typed: TypedProgram) -> dict[str, int]:
+        """The sizes of the script, by the extents of the inputs."""
+        buffers = {b.id: b for b in typed.buffers}
+        return solve((Equation(poly, extent, entry.name) for entry in typed.inputs for poly, extent in zip(
+            buffers[entry.buffer].shape, self.inputs[entry.name].shape, strict=True)), {}).sizes  # fmt: skip
 
 
 def _layernorm(rows: int, columns: int, share: float) -> Workload:
@@ -109,4 +141,63 @@ def _table() -> list[Workload]:
     ]  # fmt: skip
 
 
-WORKLOADS: dict[str, Workload] = {w.name: w for w in _table()}
+# -- contractions -----------------------------------------------------------------------------------------------------
+
+
+def _product(name: str, peer: str, shape: tuple[int, int, int], goals: float | Mapping[str, float], dtype: str = "bf16",
+             unit: Unit = "bf16", script: str = "", jax: bool = False, through: str = "") -> Workload:  # fmt: skip
+    """A product [M, K] x [K, N] and what the peer does with it. Weights are scaled so that results are normal numbers."""
+    m, n, k = shape
+    wide, row = Array(dtype, (m, n)), Array(dtype, (n,))
+    weight = (n, k) if peer == "linear_gelu_kmajor" else (k, n)
+    inputs, outputs = {"a": Array(dtype, (m, k)), "b": Array(dtype, weight, k**-0.5)}, {"o": wide}
+    if peer not in ("matmul", "matmul_colsum", "swiglu"):
+        inputs["c"] = row
+    if peer in ("linear_residual", "matmul_residual_ln"):
+        inputs["r"] = wide
+    if peer == "matmul_residual_ln":
+        inputs |= {"w": row, "bb": row}
+    if peer == "swiglu":
+        outputs["o"] = Array(dtype, (m, n // 2))
+    if peer == "matmul_colsum":
+        outputs["o"] = Array("f32", (n,))
+    rows = tuple(name for name in ("a", "r") if name in inputs and peer != "matmul_colsum")
+    return Workload(name, script or peer, peer, inputs, outputs, jax=jax, flops=2.0 * m * n * k, unit=unit,
+                    extents=f"{m} x {n} x {k}", goals=goals if isinstance(goals, Mapping) else {"library": goals}, rows=rows,
+                    depth=k + m * (peer == "matmul_colsum"), through=through)  # fmt: skip
+
+
+def _feed_forward(m: int, d: int, f: int, goal: float) -> Workload:
+    x, row = Array("bf16", (m, d)), Array("bf16", (d,))
+    inputs = {"x": x, "g": row, "b": row, "w1": Array("bf16", (d, f), d**-0.5), "b1": Array("bf16", (f,)),
+              "w2": Array("bf16", (f, d), f**-0.5), "b2": row}  # fmt: skip
+    return Workload("ffn_block_bf16", "ffn_block", "ffn_block", inputs, {"o": x}, jax=False, flops=4.0 * m * d * f, unit="bf16",
+                    extents=f"{m} x {d} x {f}", goals={"library": goal}, rows=("x",), depth=d + f)  # fmt: skip
+
+
+def _contractions() -> list[Workload]:
+    large, middle, shallow = (8192, 8192, 8192), (4096, 4096, 4096), (32768, 3072, 768)
+    return [
+        _product("matmul_bf16_8192", "matmul", large, 1.03, jax=True),
+        _product("matmul_bf16_4096", "matmul", middle, 1.0, jax=True),
+        _product("matmul_bf16_1024", "matmul", (1024, 1024, 1024), 1.0, jax=True),
+        _product("matmul_bf16_256x8192x8192", "matmul", (256, 8192, 8192), 1.0, jax=True),
+        _product("linear_gelu_bf16_4096", "linear_gelu", middle, 1.0, jax=True),
+        _product("linear_gelu_bf16_8192", "linear_gelu", large, 1.02, jax=True),
+        _product("linear_gelu_bf16_4096x16384x4096", "linear_gelu", (4096, 16384, 4096), 1.02, jax=True),
+        _product("linear_gelu_bf16_k768", "linear_gelu", shallow, 1.10, jax=True),
+        _product("linear_residual_bf16_k768", "linear_residual", shallow, {"addmm+add": 1.45, "eager": 2.5}),
+        _product("linear_gelu_f16_8192", "linear_gelu", large, 1.0, "f16", script="linear_gelu_f16", jax=True),
+        _product("linear_gelu_tf32_4096_kmajor", "linear_gelu_kmajor", middle, 0.95, "f32", "tf32", "linear_gelu_tf32_kmajor"),
+        _product("linear_gelu_tf32_4096", "linear_gelu", middle, 0.85, "f32", "tf32", "linear_gelu_tf32"),
+        _product("linear_gelu_f32_4096", "linear_gelu", middle, {}, "f32", "f32", "linear_gelu_f32"),
+        _product("swiglu_bf16", "swiglu", (8192, 2 * 11008, 4096), 1.1),
+        _product("matmul_colsum_bf16_8192", "matmul_colsum", large, 1.0, jax=True),
+        _product("matmul_residual_ln_bf16", "matmul_residual_ln", (16384, 1024, 1024), 1.1),
+        _feed_forward(8192, 1024, 4096, 1.0),
+        # The instructions of devices from sm_80 on, on one that has better.
+        _product("linear_gelu_bf16_8192_sm80", "linear_gelu", large, 0.60, through="mma"),
+    ]  # fmt: skip
+
+
+WORKLOADS: dict[str, Workload] = {w.name: w for w in (*_table(), *_contractions())}

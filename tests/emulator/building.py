@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.host import to_host, waits
+from emulator.host import alignment, to_host, waits
 from loopfuse.emit.code import Code, KernelCode
 
 HERE = Path(__file__).parent
@@ -107,7 +107,8 @@ def _key(*parts: str) -> str:
 
 @functools.cache
 def _machine() -> Path:
-    source, *parts = ((HERE / n).read_text(encoding="utf-8") for n in ("machine.cpp", "context.hpp", "checks.hpp"))
+    names = ("machine.cpp", "context.hpp", "reports.hpp", "stacks.hpp", "tiles.hpp", "products.hpp", "checks.hpp")
+    source, *parts = ((HERE / n).read_text(encoding="utf-8") for n in names)
     target = _folder() / f"machine-{_key(source, *parts, *MACHINE)}.o"
     if not target.exists():
         _make(target, source, MACHINE)
@@ -127,11 +128,12 @@ def unit(code: Code) -> tuple[str, dict[str, bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A loaded library, its source, and which kernels hold barriers or shuffles."""
+    """A loaded library, its source, which kernels hold barriers or shuffles, and how their shared memory is aligned."""
 
     handle: ctypes.CDLL
     source: str
     waiting: dict[str, bool]
+    alignment: dict[str, int]
 
     def address(self, name: str) -> int:
         """Where a function is."""
@@ -139,9 +141,9 @@ class Library:
 
     def parameters(self, kernel: str) -> list[tuple[int, bool]]:
         """Of each parameter of a kernel the size in bytes and whether it is a pointer."""
-        found = (ctypes.c_ubyte * 256)()
+        found = (ctypes.c_ushort * 256)()
         getattr(self.handle, f"emu_shape_{kernel}")(found)
-        return [(b & 63, bool(b & 64)) for b in found[1 : 1 + found[0]]]
+        return [(b & 0x7FFF, bool(b & 0x8000)) for b in found[1 : 1 + found[0]]]
 
 
 _loaded: dict[Path, ctypes.CDLL] = {}
@@ -161,7 +163,7 @@ def library(code: Code, contract: bool = False) -> Library:
         else:
             _make(target, source, flags, (str(_machine()),))
         _loaded[target] = ctypes.CDLL(str(target))
-    return Library(_loaded[target], source, waiting)
+    return Library(_loaded[target], source, waiting, {k.name: alignment(k.text) for k in code.kernels})
 
 
 def _check(kernel: KernelCode) -> None:

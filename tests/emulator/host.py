@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from emulator.matrix import MATRIX, product
+
 _F = "inline float "
 
 
@@ -45,10 +47,10 @@ HOST: dict[str, str] = {
         for which in ("max", "min")
         for kind in ("f16", "bf16")
     },
-    "lf_stage16": "inline void lf_stage16(void* to, const void* from) { *(uint4*)to = *(const uint4*)from; }",
+    "lf_stage16": "inline void lf_stage16(void* to, const void* from) { emu_stage(to, from); }",
     "lf_again": "template <class V, int N> inline void lf_again(V (&x)[N]) {}",
-    "lf_stage_end": "inline void lf_stage_end() {}",
-    "lf_stage_wait": "template <int N> inline void lf_stage_wait() {}",
+    "lf_stage_end": "inline void lf_stage_end() { emu_stage_end(); }",
+    "lf_stage_wait": "template <int N> inline void lf_stage_wait() { emu_stage_wait(N); }",
     "lf_load16": "inline uint4 lf_load16(const void* p) { return *(const uint4*)p; }",
     "lf_load8": "inline uint2 lf_load8(const void* p) { return *(const uint2*)p; }",
     "lf_load4": "inline unsigned int lf_load4(const void* p) { return *(const unsigned int*)p; }",
@@ -57,17 +59,21 @@ HOST: dict[str, str] = {
     "lf_store4": "inline void lf_store4(void* p, unsigned int r) { *(unsigned int*)p = r; }",
     "lf_cluster_rank": "inline unsigned int lf_cluster_rank() { return emu_cluster_rank(); }",
     "lf_cluster_sync": "inline void lf_cluster_sync() { emu_cluster_sync(); }",
+    "lf_cluster_meet": "inline void lf_cluster_meet() { emu_cluster_sync(); }",
     "lf_cluster_at": "template <class T> inline T* lf_cluster_at(T* p, unsigned int rank) "
     "{ return (T*)emu_cluster_at((void*)p, rank); }",
+    **MATRIX,
 }
 
 _TOKEN = re.compile(
     r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|//[^\n]*|/\*.*?\*/|^[ \t]*#(?:\\\n|[^\n])*|[{};]', re.S | re.M
 )
 _SHARED = re.compile(
-    r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?(?P<type>[\w\s]+?)\s*\b(?P<name>\w+)\s*\[\s*\]\s*;"
+    r"extern\s+__shared__\s+(?:__align__\s*\(\s*(?P<alignment>\d+)\s*\)\s*)?(?P<type>[\w\s]+?)\s*\b(?P<name>\w+)\s*\[\s*\]\s*;"
 )
-_WAITS = re.compile(r"\b(?:__syncthreads\w*|__syncwarp|__\w+_sync|__activemask|emu_\w*(?:sync|barrier|exchange|at))\b")
+_WAITS = re.compile(
+    r"\b(?:__syncthreads\w*|__syncwarp|__\w+_sync|__activemask|emu_\w*(?:sync|barrier|exchange|at)|emu_(?:bar|tile|mma|matrix|registers|async)_\w+)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +130,22 @@ def to_host(text: str) -> str:
         if item.is_directive or not has_ptx(item.text):
             parts.append(item.text)
             continue
-        if item.name not in HOST or "__global__" in item.text:
+        host = HOST.get(item.name) or product(item.name)
+        if host is None or "__global__" in item.text:
             place = " ".join(item.text.split())[:100]
             raise ValueError(f"inline PTX that tests/emulator/host.py has no HOST definition for: {place}")
-        parts.append("\n" if item.name in given else "\n" + HOST[item.name] + "\n")
+        parts.append("\n" if item.name in given else "\n" + host + "\n")
         given.add(item.name)
     found = _SHARED.sub(r"\n#undef \g<name>\n#define \g<name> ((\g<type>*)emu_shared)\n", "".join(parts))
     if "__shared__" in found:
         raise ValueError("shared memory must be dynamic: `extern __shared__ ... name[];`")
     return re.sub(r'extern\s+"C"\s+(?=__global__)', "", found)
+
+
+def alignment(text: str) -> int:
+    """Of what the address of a kernel's shared memory is a multiple, by its CUDA text: 1024 for kernels with tiles."""
+    stated = [int(found["alignment"] or 16) for found in _SHARED.finditer(text)]
+    return max([16, *stated, *([1024] if re.search(r"\blf_(?:map\b|mma_64x)", text) else [])])
 
 
 def waits(text: str, prelude: str) -> bool:

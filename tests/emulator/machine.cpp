@@ -49,7 +49,7 @@ struct Warp {
   unsigned live, ready;
   Fiber* fibers;
   unsigned pending;  // the exchanges that some lane waits in
-  unsigned barred[BARRIERS];
+  unsigned barred[BARRIERS], came[BARRIERS];  // lanes that wait at a barrier, and those that came and went on
   Exchange exchanges[32];  // by the lowest lane of the mask
 };
 struct Block {
@@ -81,7 +81,7 @@ struct Job {
   void (*one)(void**);
   void (*all)(void**, unsigned, unsigned);
   void** arguments;
-  unsigned threads, shared, cluster, warps;
+  unsigned threads, shared, alignment, cluster, warps;
   int order;
   u64 random;
   int poison;
@@ -91,8 +91,12 @@ unsigned char no_shared[16];
 
 }  // namespace
 
-extern "C" unsigned char* emu_shared;
+extern "C" {
+extern unsigned char* emu_shared;
+extern u64 emu_stages;
 unsigned char* emu_shared = no_shared;
+u64 emu_stages;  // how often blocks have come on stage
+}
 
 namespace {
 
@@ -121,6 +125,13 @@ unsigned choose(unsigned ready) {
   return (unsigned)__builtin_ctz(ready);
 }
 
+bool advance();  // something that goes on beside the threads happens
+void check_copies_of(const Fiber* f);
+void check_products_of(const Fiber* f);
+void check_fenced(const Block& block, unsigned at, unsigned bytes, const char* what);
+void come(unsigned id, unsigned threads, bool waits);
+void start();
+
 Fiber* take(Warp& w) {
   unsigned l = choose(w.ready);
   w.ready &= ~(1u << l);
@@ -131,10 +142,13 @@ Fiber* take(Warp& w) {
 __attribute__((noinline)) Fiber* pick_elsewhere(unsigned at) {
   unsigned count = job.warps * job.cluster;
   if (job.order == 2 && !(draw() & 3)) at = (unsigned)(draw() % count);
-  for (unsigned k = 0; k < count; ++k) {
-    if (warps[at].ready) return take(warps[at]);
-    at = job.order == 1 ? (at ? at : count) - 1 : at + 1 == count ? 0 : at + 1;
-  }
+  if (job.order == 2 && !(draw() & 7)) advance();
+  do
+    for (unsigned k = 0; k < count; ++k) {
+      if (warps[at].ready) return take(warps[at]);
+      at = job.order == 1 ? (at ? at : count) - 1 : at + 1 == count ? 0 : at + 1;
+    }
+  while (advance());
   return nullptr;
 }
 
@@ -171,6 +185,8 @@ void release(Warp& w, Exchange& e) {
 void leave() {
   Fiber* me = current;
   Warp& w = *me->warp;
+  check_copies_of(me);
+  check_products_of(me);
   me->left = true;
   w.live &= ~me->bit;
   for (unsigned left = w.pending; left; left &= left - 1) {
@@ -189,102 +205,46 @@ void start() {
   }
 }
 
-// -- reports ----------------------------------------------------------------------------------------------------------
-
-const char* state(const Fiber& f) { return f.left ? "have left" : f.waits ? f.waits : "run"; }
-
-[[noreturn]] void stuck() {
-  char text[1500];
-  size_t n = 0;
-  unsigned groups = 0;
-  for (unsigned b = 0; b < job.cluster; ++b)
-    for (unsigned t = 0; t < job.threads && groups < 12;) {
-      const char* what = state(fibers[b * THREADS + t]);
-      unsigned end = t;
-      while (end < job.threads && !strcmp(state(fibers[b * THREADS + end]), what)) ++end;
-      if (t == 0 || groups == 0)
-        n += (size_t)snprintf(text + n, sizeof text - n, "%sblock (%u, %u, %u): ", n ? "; " : "", blocks[b].index.x,
-                              blocks[b].index.y, blocks[b].index.z);
-      const char* verb = fibers[b * THREADS + t].waits && !fibers[b * THREADS + t].left ? "wait at " : "";
-      n += (size_t)snprintf(text + n, sizeof text - n, "%sthreads %u-%u %s%s", t ? ", " : "", t, end - 1, verb, what);
-      t = end;
-      ++groups;
-    }
-  fail("not all threads reach the same barrier or shuffle: %s%s", text, groups >= 12 ? ", ..." : "");
-}
-
-void on_signal(int number, siginfo_t* info, void* context) {
-  if (syscall(SYS_gettid) != running) {
-    if (number == SIGVTALRM) {
-      syscall(SYS_tgkill, getpid(), running, number);
-      return;
-    }
-    signal(number, SIG_DFL);
-    return;
+// Lanes of a warp meet, each with a value; the values of all. With `work` all lanes of `mask` must come, and the last one
+// does it before anybody goes on.
+const u64* meet(const char* what, unsigned mask, u64 value, void (*work)(Warp&, u64*),
+                unsigned* present = nullptr) {
+  Fiber* me = current;
+  if (!me) fail("%s in a kernel that was taken to have none", what);
+  Warp& w = *me->warp;
+  if (!(mask & me->bit)) fail("%s with mask 0x%x, which leaves out the caller", what, mask);
+  Exchange& e = w.exchanges[__builtin_ctz(mask)];
+  if (!e.arrived) {
+    e.what = what;
+    e.mask = mask;
+    w.pending |= 1u << __builtin_ctz(mask);
+  } else if (e.mask != mask || (e.what != what && strcmp(e.what, what))) {
+    fail("lanes of one warp meet at %s with mask 0x%x and at %s with mask 0x%x", e.what, e.mask, what, mask);
   }
-  fault_kind = number;
-  if (number == SIGSEGV || number == SIGBUS) {
-    fault_address = info->si_addr;
-#if defined(__x86_64__) && defined(__linux__)
-    fault_kind = ((ucontext_t*)context)->uc_mcontext.gregs[REG_ERR] & 2 ? -1 : -2;
-#endif
+  unsigned turn = e.turn & 1;
+  e.values[turn][me->lane] = value;
+  e.arrived |= me->bit;
+  if (e.arrived == (mask & w.live)) {
+    if (work && e.arrived == mask) work(w, e.values[turn]);
+    release(w, e);
+    w.ready &= ~me->bit;
+  } else {
+    park(me, what);
   }
-  (void)context;
-  siglongjmp(failed, 1);
+  if (work && e.present[turn] != mask) fail("not all lanes of a warp are there at %s", what);
+  if (present) *present = e.present[turn];
+  return e.values[turn];
 }
 
-// -- stacks and shared memory -----------------------------------------------------------------------------------------
+}  // namespace
 
-unsigned char* reserve(size_t bytes) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return p == MAP_FAILED ? nullptr : (unsigned char*)p;
-}
+#include "reports.hpp"
+#include "stacks.hpp"
+#include "tiles.hpp"
+#include "products.hpp"
+#include "checks.hpp"
 
-// Stacks do not all begin at the same offset in a page, or they would compete for the same lines of the cache.
-void give_stacks(unsigned count) {
-  if (!stacks) stacks = reserve(STACK * BLOCKS * THREADS);
-  for (; stacked < count; ++stacked) {
-    Fiber& f = fibers[stacked];
-    f.block = &blocks[stacked / THREADS];
-    f.thread = stacked % THREADS;
-    f.lane = f.thread % 32;
-    f.bit = 1u << f.lane;
-    unsigned char* base = stacks + STACK * stacked;
-    mprotect(base, PAGE, PROT_NONE);
-    prepare(f.context, base, STACK - (f.thread % 32) * 128, start);
-  }
-}
-
-// A process may have some 65000 mappings, and a stack with the page below it is two.
-void return_stacks() {
-  if (stacked <= FEW_STACKS) return;
-  munmap(stacks, STACK * BLOCKS * THREADS);
-  stacks = nullptr;
-  stacked = 0;
-}
-
-// Each block's shared memory ends where no memory is: what is beyond cannot be read.
-void give_shared() {
-  unsigned size = (job.shared + 15) / 16 * 16;
-  for (unsigned b = 0; b < job.cluster; ++b) {
-    if (!shared_base[b]) {
-      unsigned char* p = reserve(SHARED + 2 * PAGE);
-      mprotect(p, PAGE, PROT_NONE);
-      mprotect(p + PAGE + SHARED, PAGE, PROT_NONE);
-      shared_base[b] = p + PAGE;
-    }
-    unsigned char* end = shared_base[b] + SHARED;
-    blocks[b].shared = end - size;
-    if (size != shared_size || b >= shared_count) {
-      unsigned char* first = end - (size + PAGE - 1) / PAGE * PAGE;
-      mprotect(shared_base[b], (size_t)(first - shared_base[b]), PROT_NONE);
-      if (first != end) mprotect(first, (size_t)(end - first), PROT_READ | PROT_WRITE);
-    }
-  }
-  if (size != shared_size) shared_count = 0;
-  if (job.cluster > shared_count) shared_count = job.cluster;
-  shared_size = size;
-}
+namespace {
 
 void reset() {  // after a failure nobody goes on where he stood
   stacked = 0;
@@ -310,6 +270,7 @@ Walk walk(u64 count) {
 // -- running ----------------------------------------------------------------------------------------------------------
 
 void run_stage(u64 first) {
+  ++emu_stages;
   for (unsigned b = 0; b < job.cluster; ++b) {
     u64 id = first + b;
     Block& block = blocks[b];
@@ -318,21 +279,26 @@ void run_stage(u64 first) {
     block.index.y = (unsigned)(id / gridDim.x % gridDim.y);
     block.index.z = (unsigned)(id / gridDim.x / gridDim.y);
     block.live = job.threads;
-    if (job.shared) memset(block.shared, job.poison, job.shared);
+    memset(block.arrived, 0, sizeof block.arrived);
+    poison_shared(block);
   }
   blockIdx = blocks[0].index;
   emu_shared = blocks[0].shared;
   if (job.all) {
     Walk w = walk(job.threads);
     job.all(job.arguments, (unsigned)w.at, (unsigned)w.step);
+    check_past_shared(blocks[0]);
     return;
   }
+  forget_copies();
+  forget_products();
   for (unsigned b = 0; b < job.cluster; ++b)
     for (unsigned k = 0; k < job.warps; ++k) {
       Warp& w = warps[b * job.warps + k];
       unsigned lanes = job.threads - 32 * k;
       w.live = w.ready = lanes >= 32 ? ~0u : (1u << lanes) - 1;
       w.fibers = &fibers[b * THREADS + 32 * k];
+      memset(w.came, 0, sizeof w.came);
       for (unsigned l = 0; l < 32 && l < lanes; ++l) {
         Fiber& f = fibers[b * THREADS + 32 * k + l];
         f.left = false;
@@ -344,6 +310,11 @@ void run_stage(u64 first) {
   go(stage, pick(warps[job.order == 1 ? count - 1 : 0]));
   for (unsigned b = 0; b < job.cluster; ++b)
     if (blocks[b].live) stuck();
+  for (unsigned b = 0; b < job.cluster; ++b) {
+    check_copies(blocks[b]);
+    check_products(blocks[b]);
+    check_past_shared(blocks[b]);
+  }
 }
 
 void run_grid() {
@@ -359,55 +330,41 @@ void run_grid() {
 extern "C" void emu_fail(const char* text) { fail("%s", text); }
 
 extern "C" const u64* emu_exchange(const char* what, unsigned mask, u64 value, unsigned* present) {
-  Fiber* me = current;
-  if (!me) fail("%s in a kernel that was taken to have none", what);
-  Warp& w = *me->warp;
-  if (!(mask & me->bit)) fail("%s with mask 0x%x, which leaves out the caller", what, mask);
-  Exchange& e = w.exchanges[__builtin_ctz(mask)];
-  if (!e.arrived) {
-    e.what = what;
-    e.mask = mask;
-    w.pending |= 1u << __builtin_ctz(mask);
-  } else if (e.mask != mask || (e.what != what && strcmp(e.what, what))) {
-    fail("lanes of one warp meet at %s with mask 0x%x and at %s with mask 0x%x", e.what, e.mask, what, mask);
-  }
-  unsigned turn = e.turn & 1;
-  e.values[turn][me->lane] = value;
-  e.arrived |= me->bit;
-  if (e.arrived == (mask & w.live)) {
-    release(w, e);
-    w.ready &= ~me->bit;
-  } else {
-    park(me, what);
-  }
-  *present = e.present[turn];
-  return e.values[turn];
+  return meet(what, mask, value, nullptr, present);
 }
 
-static void free_barred(Warp* from, unsigned count, unsigned id) {
+namespace {
+
+void free_barred(Warp* from, unsigned count, unsigned id) {
   for (Warp* w = from; w < from + count; ++w) {
     w->ready |= w->barred[id];
-    w->barred[id] = 0;
+    w->barred[id] = w->came[id] = 0;
   }
   current->warp->ready &= ~current->bit;
 }
 
-extern "C" void emu_barrier(unsigned id, unsigned threads) {
+void come(unsigned id, unsigned threads, bool waits) {
   Fiber* me = current;
-  if (!me) fail("a barrier in a kernel that was taken to have none");
-  if (id >= CLUSTER) fail("there is no barrier %u", id);
   Block& block = *me->block;
-  if (!threads) threads = job.threads;
   if (block.arrived[id] && block.wanted[id] != threads)
     fail("barrier %u is for %u threads and for %u", id, block.wanted[id], threads);
+  if (me->warp->came[id] & me->bit) fail("a thread comes to barrier %u twice before the others have come", id);
   block.wanted[id] = threads;
-  me->warp->barred[id] |= me->bit;
+  (waits ? me->warp->barred : me->warp->came)[id] |= me->bit;
   if (++block.arrived[id] == threads) {
     block.arrived[id] = 0;
     free_barred(warps + block.rank * job.warps, job.warps, id);
-  } else {
+  } else if (waits) {
     park(me, id ? "a barrier of some threads" : "a barrier of the block");
   }
+}
+
+}  // namespace
+
+extern "C" void emu_barrier(unsigned id, unsigned threads) {
+  if (!current) fail("a barrier in a kernel that was taken to have none");
+  if (id >= CLUSTER) fail("there is no barrier %u", id);
+  come(id, threads ? threads : job.threads, true);
 }
 
 extern "C" unsigned emu_count(bool flag) {
@@ -445,15 +402,13 @@ extern "C" void* emu_cluster_at(void* p, unsigned rank) {
   return blocks[rank].shared + offset;
 }
 
-#include "checks.hpp"
-
 // -- what Python calls ------------------------------------------------------------------------------------------------
 
 // Runs a kernel; 0, or 1 with the reason in `text`, and in `fault` the address and whether it was written (1) or read.
 EXPORT int emu_run(void (*one)(void**), void (*all)(void**, unsigned, unsigned), void** arguments, const unsigned* grid, unsigned threads,
-                   unsigned shared, unsigned cluster, int order, u64 seed, int poison, double seconds, char* text,
+                   unsigned shared, unsigned alignment, unsigned cluster, int order, u64 seed, int poison, double seconds, char* text,
                    size_t text_size, u64* fault) {
-  job = Job{one, all, arguments, threads, shared, cluster, (threads + 31) / 32, order, seed | 1, poison};
+  job = Job{one, all, arguments, threads, shared, alignment, cluster, (threads + 31) / 32, order, seed | 1, poison};
   gridDim = dim3{grid[0], grid[1], grid[2]};
   blockDim = dim3{threads, 1, 1};
   threadIdx = uint3{0, 0, 0};

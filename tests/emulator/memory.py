@@ -42,7 +42,7 @@ class Region:
 
     @staticmethod
     def _view(address: int, size: int) -> Bytes:
-        return np.frombuffer((ctypes.c_ubyte * size).from_address(address), dtype=np.uint8)
+        return np.frombuffer(memoryview((ctypes.c_ubyte * size).from_address(address)), dtype=np.uint8)
 
     def protect(self, access: int) -> None:
         """Set what may be done with the memory."""

@@ -13,8 +13,9 @@ import numpy as np
 
 from emulator.building import EmulatorError, Library, library
 from emulator.memory import Region
+from emulator.tilemaps import encoded
 from loopfuse.dtypes import DType
-from loopfuse.emit.code import FAULTS, Argument, Code, Fill, Launch, Number, Pointer, Repeat, Step
+from loopfuse.emit.code import FAULTS, Argument, Code, Fill, Launch, Number, Pointer, Repeat, Step, TileMap
 from loopfuse.sizes import Poly
 
 Array = np.ndarray[Any, Any]
@@ -178,6 +179,10 @@ class _Run:
             if not -(1 << (a.bits - 1)) <= value < 1 << (a.bits - 1):
                 raise EmulatorError(f"the argument {a.value} is {value}, which {a.bits} bits do not hold")
             return value.to_bytes(a.bits // 8, "little", signed=True)
+        if isinstance(a, TileMap):
+            if a.memory in {*self.code.inputs, *self.code.outputs} - self.code.aligned:
+                raise EmulatorError(f"a tile map of `{a.memory}`, whose address need not be a multiple of 16")
+            return encoded(a, self.memory[a.memory].address, lambda p: int(p.value(self.env)))
         return np.asarray(self.params[a.buffer]).astype(a.dtype.numpy).tobytes()
 
     def launch(self, launch: Launch) -> None:
@@ -192,18 +197,19 @@ class _Run:
         passed = [(len(v), isinstance(a, Pointer)) for v, a in zip(values, launch.arguments, strict=True)]
         if passed != declared:
             raise EmulatorError(f"{kernel.name} takes (bytes, pointer) {declared}, and is passed {passed}")
-        held = ctypes.create_string_buffer(16 * len(values) + 16)
+        held = ctypes.create_string_buffer(128 * len(values) + 64)
+        first = -(-ctypes.addressof(held) // 64) * 64
         addresses = (ctypes.c_void_p * (len(values) + 1))()
         for n, value in enumerate(values):
-            ctypes.memmove(ctypes.addressof(held) + 16 * n, value, len(value))
-            addresses[n] = ctypes.addressof(held) + 16 * n
+            ctypes.memmove(first + 128 * n, value, len(value))
+            addresses[n] = first + 128 * n
         compiled = self.emulated.library
         one, all_ = (ctypes.c_void_p(compiled.address(f"emu_{which}_{kernel.name}")) for which in ("one", "all"))
         message, fault = ctypes.create_string_buffer(2000), (ctypes.c_ulonglong * 8)()
         failed = compiled.handle.emu_run(
             one, None if compiled.waiting[kernel.name] else all_, addresses, (ctypes.c_uint * 3)(*extents),
-            ctypes.c_uint(kernel.threads), ctypes.c_uint(kernel.shared), ctypes.c_uint(kernel.cluster),
-            ctypes.c_int(self.order), ctypes.c_ulonglong(self.seed), ctypes.c_int(self.poison),
+            ctypes.c_uint(kernel.threads), ctypes.c_uint(kernel.shared), ctypes.c_uint(compiled.alignment[kernel.name]),
+            ctypes.c_uint(kernel.cluster), ctypes.c_int(self.order), ctypes.c_ulonglong(self.seed), ctypes.c_int(self.poison),
             ctypes.c_double(self.seconds), message, ctypes.c_size_t(len(message)), fault,
         )  # fmt: skip
         if failed:

@@ -46,6 +46,7 @@ extern dim3 blockDim, gridDim;
 
 extern "C" {
 extern unsigned char* emu_shared;  // the shared memory of the present block
+extern emu_u64 emu_stages;         // how often blocks have come on stage
 [[noreturn]] void emu_fail(const char* message);
 // All lanes of `mask` give a value; the values of all, and which lanes gave one.
 const emu_u64* emu_exchange(const char* what, unsigned int mask, emu_u64 value, unsigned int* present);
@@ -57,6 +58,28 @@ unsigned int emu_cluster_rank();
 unsigned int emu_cluster_size();
 void emu_cluster_sync();
 void* emu_cluster_at(void* p, unsigned int rank);
+// Barriers in shared memory and of some threads, tiles (tiles.hpp), matrix units (products.hpp).
+unsigned int emu_shared_at(const void* p);
+void emu_bar_init(emu_u64* bar, unsigned int count);
+void emu_bar_ready();
+void emu_bar_expect(emu_u64* bar, unsigned int bytes);
+void emu_bar_arrive(emu_u64* bar);
+void emu_bar_wait(emu_u64* bar, unsigned int parity);
+void emu_group_barrier(int id, int threads, bool waits);
+void emu_tile_load(const char* what, void* to, const void* map, emu_u64* bar, const int* at, unsigned int rank);
+void emu_tile_store(const char* what, const void* map, const void* from, const int* at, unsigned int rank);
+void emu_tile_store_end();
+void emu_tile_store_wait(int left);
+void emu_tile_prefetch(const void* map);
+void emu_async_fence();
+void emu_registers_set(int count);
+void emu_mma_group(const char* what, int kind, unsigned int columns, unsigned int transposed, void* d, emu_u64 a, emu_u64 b, bool keep);
+void emu_mma_fence();
+void emu_mma_end();
+void emu_mma_wait(int left);
+void emu_mma_warp(const char* what, int kind, void* d, const unsigned int* a, const unsigned int* b);
+void emu_mma_double(double* d, double a, double b);
+void emu_matrix_move(const char* what, const void* p, unsigned int* words, int how);  // 0: load, 1: transposed, 2: store
 int printf(const char*, ...);
 void* memcpy(void*, const void*, size_t);
 void* memset(void*, int, size_t);
@@ -66,15 +89,15 @@ template <int... I> struct emu_list {};
 template <int N, int... I> struct emu_upto : emu_upto<N - 1, N - 1, I...> {};
 template <int... I> struct emu_upto<0, I...> { typedef emu_list<I...> list; };
 template <class T> struct emu_is_pointer { static constexpr int value = 0; };
-template <class T> struct emu_is_pointer<T*> { static constexpr int value = 64; };
+template <class T> struct emu_is_pointer<T*> { static constexpr int value = 0x8000; };
 template <class T> struct emu_same { typedef T type; };
 template <class... P, int... I> EMU void emu_call(void (*f)(P...), void** a, emu_list<I...>) { f(*(P*)a[I]...); }
 template <class... P> EMU void emu_call(void (*f)(P...), void** a) {
   emu_call(f, a, typename emu_upto<sizeof...(P)>::list());
 }
-template <class... P> EMU void emu_shape(void (*)(P...), unsigned char* out) {
-  const unsigned char found[] = {sizeof...(P), (unsigned char)(sizeof(P) | emu_is_pointer<P>::value)...};
-  for (unsigned k = 0; k < sizeof(found); ++k) out[k] = found[k];
+template <class... P> EMU void emu_shape(void (*)(P...), unsigned short* out) {
+  const unsigned short found[] = {sizeof...(P), (unsigned short)(sizeof(P) | emu_is_pointer<P>::value)...};
+  for (unsigned k = 0; k <= sizeof...(P); ++k) out[k] = found[k];
 }
 // How a kernel is entered by one thread, and by all threads of a block in turn (from `at`, in steps of `step`, modulo
 // their number), and the sizes of its parameters.
@@ -87,7 +110,7 @@ template <class... P> EMU void emu_shape(void (*)(P...), unsigned char* out) {
       emu_call(space::name, a); \
     } \
   } \
-  extern "C" __attribute__((visibility("default"))) void emu_shape_##name(unsigned char* out) { \
+  extern "C" __attribute__((visibility("default"))) void emu_shape_##name(unsigned short* out) { \
     emu_shape(space::name, out); \
   }
 
@@ -363,6 +386,40 @@ template <class T> EMU T __ldcs(const T* p) { return *p; }
 template <class T> EMU T __ldcg(const T* p) { return *p; }
 template <class T> EMU void __stcs(T* p, T v) { *p = v; }
 template <class T> EMU void __stcg(T* p, T v) { *p = v; }
+
+// -- asynchronous copies ----------------------------------------------------------------------------------------------
+
+// They may happen at once, or as late as they are waited for: those of every other thread do the one, of the rest the other.
+struct emu_copy { void* to; const void* from; unsigned int width, group; };  // from nowhere: zeros
+struct emu_copies { emu_copy all[32]; unsigned int first, end, groups; emu_u64 stage; };
+EMU emu_copies& emu_pending() {
+  static emu_copies all[16 * 1024];
+  emu_copies& c = all[emu_cluster_rank() * 1024 + threadIdx.x];
+  if (c.stage != emu_stages) c.first = c.end = c.groups = 0, c.stage = emu_stages;  // another block's are forgotten
+  return c;
+}
+EMU void emu_copy_first(emu_copies& c) {
+  const emu_copy& one = c.all[c.first++ % 32];
+  if (one.from) memcpy(one.to, one.from, one.width);
+  else memset(one.to, 0, one.width);
+}
+EMU void emu_stage(void* to, const void* from, unsigned int width = 16, bool inside = true) {
+  if ((emu_u64)to % width || (emu_u64)from % width) emu_fail("an asynchronous copy is not aligned");
+  if (!inside) from = nullptr;
+  if (threadIdx.x & 1) {
+    if (from) memcpy(to, from, width);
+    else memset(to, 0, width);
+    return;
+  }
+  emu_copies& c = emu_pending();
+  if (c.end - c.first == 32) emu_copy_first(c);
+  c.all[c.end++ % 32] = emu_copy{to, from, width, c.groups};
+}
+EMU void emu_stage_end() { ++emu_pending().groups; }
+EMU void emu_stage_wait(unsigned int left) {
+  emu_copies& c = emu_pending();
+  while (c.first != c.end && (int)(c.groups - c.all[c.first % 32].group) > (int)left) emu_copy_first(c);
+}
 
 // -- warps and blocks -------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """Groups of kernels as one kernel: how it is built, what it will look like when finished, and what it would cost.
 
 A set of kernels is built by adding one kernel to the rest, each way of adding tried: `merge` joins the loops, `inline`
-computes a cheap producer again where it is read, `window` in the halo of a tile. What the schedules are asked about is the *finished* kernel, with its
-folds in cascade and its temporaries contracted; what is built here stays unfinished, so that later passes can show
-those steps.
+computes a cheap producer again where it is read, `window` in the halo of a tile, `instance` one with reductions for each
+of the disjoint windows that are read, `abreast` joins reductions over one array. What the schedules are asked about is the *finished* kernel, with its folds in
+cascade and its temporaries contracted; what is built here stays unfinished, so that later passes can show those steps.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from math import prod
 
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause
-from loopfuse.ir import Buffer, Kernel
-from loopfuse.passes.cascade import cascade_kernel
-from loopfuse.passes.contract import contract_kernel
-from loopfuse.passes.fuse.graph import Node, rank, search_graph
+from loopfuse.ir import Kernel
+from loopfuse.passes.fuse.finish import finish
+from loopfuse.passes.fuse.graph import Node, rank, search_graph, windowed
 from loopfuse.passes.fuse.partition import Components, bits
 from loopfuse.passes.fuse.search import INFINITE
 from loopfuse.passes.fuse.trial import Made, Step, Trial, again, surroundings, with_ids
-from loopfuse.passes.merge import Merged, inline, merge
-from loopfuse.passes.remat import rematerialise
+from loopfuse.passes.merge import Merged, abreast, inline, instance, merge
 from loopfuse.passes.window import window
 from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Cost, Plan, Refusal
@@ -81,6 +79,7 @@ class Candidates:
         self.graph = search_graph(nodes, env)
         self.masks = Components([sum(1 << m for m in after) for after in self.graph.after], self.graph.links)
         self.order = self._order()
+        self.windowed = windowed(nodes, kept)
         self.users: dict[str, int] = defaultdict(int)
         self.writers: dict[str, int] = defaultdict(int)
         for n, node in enumerate(nodes):
@@ -363,10 +362,15 @@ class Candidates:
         return isinstance(plan, Refusal), group.made.cause is not None, seconds
 
     def parts(self, mask: int) -> Iterator[tuple[int, int]]:
-        """The ways to split a group in two connected parts, one of them a single node: the last that nothing in the group
-        needs, then the first that needs nothing there; first those whose parts hang together by more than a shared input,
-        since arrays that pass from one to the other pair more indices."""
+        """The ways to split a group in two connected parts: at an array that is read in windows; one a single node: the last
+        that nothing in the group needs, then the first that needs nothing there; first those whose parts hang together
+        by more than a shared input, since arrays that pass from one to the other pair more indices."""
         members = sorted(bits(mask), key=self.order.__getitem__)
+        for n in (m for m in members if m in self.windowed):
+            given = mask & (self.masks.needs(1 << n) | 1 << n)
+            if given != mask and all(len(list(self.masks.pieces(part))) == 1 for part in (given, mask & ~given)):
+                yield given, mask & ~given
+                break
         ends = [(n, False) for n in reversed(members) if not self.masks.after[n] & mask]
         starts = [(n, True) for n in members if not self.masks.before[n] & mask] if len(members) > 2 else []
         found: list[tuple[int, bool]] = []
@@ -391,6 +395,8 @@ class Candidates:
         made = self.by(merge, first, second)
         yield made
         if isinstance(made, Cause) or made.made.cause is not None or not self._aligned(made):
+            if not self.depends(first, second):
+                yield self.by(abreast, first, second)
             yield from self.again(first, second)
 
     def _aligned(self, made: Group) -> bool:
@@ -414,6 +420,8 @@ class Candidates:
             return
         if first & (first - 1) == 0 and self.nodes[first.bit_length() - 1].pure:
             yield self.by(inline, first, second)
+        else:
+            yield self.by(instance, first, second)
         yield self.by(window, first, second)
 
     def by(self, way: Way, first: int, second: int) -> Group | Cause:
@@ -488,10 +496,3 @@ class Candidates:
                 found.append(group)
                 waiting += [group.first, group.second]
         return found[::-1]
-
-
-def finish(kernel: Kernel, env: Env, live: frozenset[str]) -> tuple[Kernel, dict[str, Buffer]]:
-    """What a kernel will be after the later passes, and the buffers that they change."""
-    kernel = rematerialise(kernel, env, live)
-    kernel, _, _ = cascade_kernel(kernel, env, live)
-    return contract_kernel(kernel, env, live)

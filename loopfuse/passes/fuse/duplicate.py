@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause
-from loopfuse.ir import Kernel, Load
-from loopfuse.passes.fuse.candidates import NO_PLAN, Candidates, finish
+from loopfuse.ir import Kernel, Load, Loop, Op, Store
+from loopfuse.passes.fuse.candidates import NO_PLAN, Candidates
+from loopfuse.passes.fuse.finish import finish
 from loopfuse.passes.fuse.graph import Node
 from loopfuse.passes.merge import Merged, inline
 from loopfuse.passes.remat import cost
@@ -30,7 +31,8 @@ class Free:
 
 def free(nodes: Sequence[Node], env: Env, kept: frozenset[str], held: frozenset[int],
          may: Callable[[], bool] = lambda: True) -> tuple[list[Node], list[Free]]:  # fmt: skip
-    """The nodes once definitions that read no array and take a few operations (a mask, a ramp) stand in their readers.
+    """The nodes once definitions that read no array and take a few operations (a mask, a ramp), and arrays in a wider type,
+    stand in their readers.
 
     Nests at positions in `held` stay. `may` is asked before each.
     """
@@ -41,6 +43,8 @@ def free(nodes: Sequence[Node], env: Env, kept: frozenset[str], held: frozenset[
         if not _free(node, env, kept) or held & set(node.members):
             continue
         readers = [k for k, n in current.items() if n is not node and not n.reads.isdisjoint(node.writes)]
+        if len(readers) < 2 and _widened(node):
+            continue  # it moves in with its reader
         made = [inline(node.kernel, current[k].kernel, env, frozenset()) for k in readers]
         if not made or any(isinstance(m, Cause) for m in made) or not may():
             continue
@@ -57,7 +61,24 @@ def _free(node: Node, env: Env, kept: frozenset[str]) -> bool:
         return False
     parts = [e for s in walk(node.kernel.body) for e in exprs(s)]
     arrays = any(isinstance(n, Load) and env.buffers[n.buffer].shape for n in subexprs(*parts))
-    return not arrays and cost(*parts) <= FREE
+    return (not arrays and cost(*parts) <= FREE) or _widened(node)
+
+
+def _widened(node: Node) -> bool:
+    """Whether a definition is an array's elements as they are, in a wider type: reading them costs no more."""
+    loop = node.kernel.body[0]
+    assert isinstance(loop, Loop)
+    store = loop.body[-1]
+    if (
+        len(loop.body) != 1
+        or not isinstance(store, Store)
+        or not isinstance(store.value, Op)
+        or store.value.op != "cast"
+    ):
+        return False
+    load = store.value.args[0]
+    wider = store.value.dtype.is_float == load.dtype.is_float and store.value.dtype.bits >= load.dtype.bits
+    return wider and isinstance(load, Load) and not any(load.modes) and load.subs == store.subs
 
 
 # -- after the search -------------------------------------------------------------------------------------------------

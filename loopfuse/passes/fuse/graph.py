@@ -13,9 +13,9 @@ from functools import cached_property
 
 from loopfuse.analysis.env import Env
 from loopfuse.analysis.hashing import Key, kernel_key, mix
-from loopfuse.ir import Buffer, Kernel, Loop, Store
+from loopfuse.ir import Affine, Buffer, Expr, Kernel, Loop, Store
 from loopfuse.passes.fuse.search import Graph
-from loopfuse.rewrite import free_names, walk
+from loopfuse.rewrite import free_names, own, walk
 
 MOST_LINKS = 12  # readers of one input that are all linked with one another; of more, each with the next few
 LINKED = 3
@@ -55,6 +55,26 @@ class Node:
     def ordered(self) -> bool:
         """Whether it has a loop whose steps follow one another."""
         return any(isinstance(s, Loop) and s.order == "seq" for s in walk(self.kernel.body))
+
+
+def windowed(nodes: Sequence[Node], kept: frozenset[str]) -> frozenset[int]:
+    """The nodes that write an array which its readers take apart: at an offset, or in steps (`h[:, F:]`, `h[:, 1::2]`)."""
+    writers = {name: n for n, node in enumerate(nodes) for name in node.writes if name not in kept}
+    found: set[int] = set()
+    for node in nodes:
+        if node.reads.isdisjoint(writers):
+            continue
+        loops = {d.id for s in walk(node.kernel.body) if isinstance(s, Loop) for d in s.dims}
+        for stmt in walk(node.kernel.body):
+            for load in own(stmt).loads:
+                if load.buffer in writers and not any(load.modes) and any(_shifted(sub, loops) for sub in load.subs):
+                    found.add(writers[load.buffer])
+    return frozenset(found)
+
+
+def _shifted(sub: Expr, loops: set[str]) -> bool:
+    """Whether a subscript is one index, but not that alone."""
+    return isinstance(sub, Affine) and sub.poly.name is None and len(sub.poly.names & loops) == 1
 
 
 def stored(kernel: Kernel) -> tuple[str, ...]:

@@ -32,9 +32,12 @@ def freed(one: Free, env: Env, size: int) -> Decision:
     """The record of a definition that all its readers compute again, since it costs them nothing."""
     readers = tuple(dict.fromkeys(name for r in one.readers for name in r.writes))
     device, count = env.device, len(one.readers)
-    saved = (1 + count) * size
+    narrow = sorted(one.node.reads)
+    again = sum(env.buffers[b].dtype.itemsize * size // env.buffers[one.node.writes[0]].dtype.itemsize for b in narrow)
+    saved = (1 + count) * size - (count - 1) * again
     many = "its reader computes" if count == 1 else f"each of its {count} readers computes"
-    reason = f"`{one.node.writes[0]}` takes a few operations and no memory, so {many} it again"
+    what = f"is `{narrow[0]}` in a wider type" if narrow else "takes a few operations and no memory"
+    reason = f"`{one.node.writes[0]}` {what}, so {many} it again"
     return Decision(0, one.node.writes, readers, "fused", "duplicate", reason,
                     (saved / device.bandwidth + device.graph_launch) * MICRO, 0.0, saved, 1,
                     spans=_spans(one.node, *one.readers))  # fmt: skip
@@ -76,6 +79,8 @@ def apart(found: Candidates, first: int, second: int, why: Cause | None) -> Deci
         after = found.seconds(whole)
         plan = found.known(whole)
         reason = f"one kernel would take {_number(after * MICRO)} us, the two take {_number(before * MICRO)} us"
+        if isinstance(plan, Plan) and plan.burden:
+            reason = f"{reason}: {plan.burden}"
         return Decision(
             0, names(found, first), names(found, second), "costly", kind, reason, before * MICRO, after * MICRO, saved,
             1, group.made.recomputed if isinstance(group, Group) else 0,

@@ -20,10 +20,11 @@ from loopfuse.ir import Kernel, Program
 from loopfuse.passes.base import Options, Outcome, Steps, steps
 from loopfuse.passes.contract import pinned
 from loopfuse.passes.fuse import records
-from loopfuse.passes.fuse.candidates import Barred, Candidates, Group, finish
+from loopfuse.passes.fuse.candidates import Barred, Candidates, Group
 from loopfuse.passes.fuse.chains import Chains
 from loopfuse.passes.fuse.directives import splits
 from loopfuse.passes.fuse.duplicate import Spread, copied, free, spread
+from loopfuse.passes.fuse.finish import finish
 from loopfuse.passes.fuse.graph import Node, kernel_keys
 from loopfuse.passes.fuse.search import Effort, search
 from loopfuse.passes.fuse.trial import again, plan_with_ids, trial, with_ids

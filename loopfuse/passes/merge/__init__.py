@@ -1,6 +1,7 @@
 """Joining two kernels into one: which loops pair, what that requires, and the joint loop nest.
 
-`merge` joins loop nests, `inline` computes a producer again where it is read. Both are legal or refused, never a matter
+`merge` joins loop nests, `inline` computes a producer again where it is read, `instance` one with reductions where its
+reader takes each element once. All are legal or refused, never a matter
 of cost: that is for fusion to decide.
 """
 
@@ -14,11 +15,12 @@ from loopfuse.ir import Buffer, Kernel, Loop, Size, Stmt
 from loopfuse.passes.merge.accesses import Scope
 from loopfuse.passes.merge.blocks import Block, forward, join
 from loopfuse.passes.merge.inlining import inlined
-from loopfuse.passes.merge.kinds import kind_of
+from loopfuse.passes.merge.instances import instances
+from loopfuse.passes.merge.kinds import contractions, kind_of
 from loopfuse.passes.merge.pairs import obstacle, pairing
 from loopfuse.rewrite import rename, walk
 
-__all__ = ["Merged", "inline", "merge", "tidy"]
+__all__ = ["Merged", "abreast", "inline", "instance", "merge", "tidy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,16 @@ def merge(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Caus
     `b` must not compute what `a` reads. Loads of what was stored in the same iteration become the value itself; which
     arrays need not exist any more is for `contract` to find.
     """
-    scope = Scope(env)
+    return _merged(a, b, Scope(env), env)
+
+
+def abreast(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cause:
+    """`merge` of two kernels of which none reads the other, with their parallel loops one where both reduce over the same
+    array: the sums of both are taken in one walk over it."""
+    return _merged(a, b, Scope(env, abreast=True), env)
+
+
+def _merged(a: Kernel, b: Kernel, scope: Scope, env: Env) -> Merged:
     scope.learn(a)
     scope.learn(b)
     b = _apart(a, b, scope)
@@ -158,6 +169,21 @@ def inline(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cau
         return found
     kernel, recomputed = found
     return Merged(kernel, "prologue" if kind_of(a, b, scope) == "prologue" else "vertical", recomputed)
+
+
+def instance(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | Cause:
+    """`b` with an instance of what `a` computes, reductions included, for each of the disjoint windows that `b` reads.
+
+    No element is computed twice. Arrays of `a` that are live elsewhere need `a` beside the result.
+    """
+    scope = Scope(env)
+    scope.learn(a)
+    scope.learn(b)
+    found = instances(a, b, scope)
+    if isinstance(found, Cause):
+        return found
+    sums = any(len(loop.accs) > 1 for loop in contractions(found))
+    return Merged(found, "dual contraction" if sums else kind_of(a, b, scope))
 
 
 def tidy(kernel: Kernel, env: Env) -> Kernel:

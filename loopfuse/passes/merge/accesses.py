@@ -44,7 +44,8 @@ class Scope:
 
     `joined` counts the pairs of loops that became one; `apart` are the pairs that stayed two though one
     feeds the other, with a statement that must stand between them. `windows`: the buffers whose windows
-    slide along an index that has another name now.
+    slide along an index that has another name now. `abreast`: indices of loops that only share what they reduce over
+    may be paired too.
     """
 
     env: Env
@@ -52,6 +53,7 @@ class Scope:
     joined: int = 0
     apart: list[tuple[Loop, Loop, Stmt | None]] = field(default_factory=list)
     windows: dict[str, Buffer] = field(default_factory=dict)
+    abreast: bool = False
 
     def learn(self, kernel: Kernel) -> None:
         """Note the integer lets of a kernel."""

@@ -272,14 +272,14 @@ def definitions(a: Kernel, scope: Scope) -> dict[str, _Definition] | Cause:
         elif isinstance(stmt, Store):
             if any(stmt.modes) or stmt.buffer in found:
                 return Cause("inline", f"`{stmt.buffer}` is written in parts", spans=spans)
-            axes = _axes(stmt, loop, scope)
+            axes = store_axes(stmt, loop, scope)
             if axes is None:
                 return Cause("inline", f"`{stmt.buffer}` is not written at plain indices", spans=spans)
             found[stmt.buffer] = _Definition(stmt, axes, _needed(stmt, lets))
     return found
 
 
-def _axes(store: Store, loop: Loop, scope: Scope) -> tuple[str, ...] | None:
+def store_axes(store: Store, loop: Loop, scope: Scope) -> tuple[str, ...] | None:
     """The index of each axis (empty for an axis of one element), where the store covers the whole array."""
     dims = {d.id: d for d in loop.dims}
     axes = []

@@ -14,6 +14,7 @@ from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause
 from loopfuse.ir import Dim, Kernel, Loop, Program
 from loopfuse.passes.merge.accesses import Access, Scope
+from loopfuse.rewrite import walk
 from loopfuse.sizes import Poly
 from loopfuse.verify.layout import layout
 from loopfuse.verify.memory import Memory, fixed
@@ -31,7 +32,10 @@ def pairing(first: Loop, second: Loop, scope: Scope) -> Pairing:
         joint = found if joint is None else {c: p for c, p in joint.items() if found.get(c) == p}
         if not joint:
             return {}
-    return _shared(first, second, mine, yours, scope) if joint is None else joint
+    if joint is not None:
+        return joint
+    found = _shared(first, second, mine, yours, scope)
+    return found | _abreast(first, second, found, scope) if scope.abreast else found
 
 
 def dependences(first: Loop, second: Loop, scope: Scope) -> Iterator[tuple[Access, Access]]:
@@ -151,6 +155,26 @@ def _shared(first: Loop, second: Loop, mine: dict[str, Dim], yours: dict[str, Di
                         if c not in pairs and a not in pairs.values():
                             pairs[c] = a
     return {c: a for c, a in pairs.items() if same_bounds(mine[a], yours[c], pairs, scope.env)}
+
+
+def _abreast(first: Loop, second: Loop, pairs: Pairing, scope: Scope) -> Pairing:
+    """Pairs of the indices that are left, in their order, of two parallel loops that have nothing to do with one another
+    but that both reduce over an array which follows none of these indices: one walk over it can serve both."""
+    here, there = scope.accesses(first), scope.accesses(second)
+    rest = [d for d in first.dims if d.id not in pairs.values()], [d for d in second.dims if d.id not in pairs]
+    if first.accs or second.accs or first.order != "par" or second.order != "par" or len(rest[0]) != len(rest[1]):
+        return {}
+    if not here.stores.keys().isdisjoint(there.loads) or not there.stores.keys().isdisjoint(here.loads):
+        return {}
+    if not all(any(isinstance(s, Loop) and s.accs for s in walk(loop.body)) for loop in (first, second)):
+        return {}
+    own = {d.id for dims in rest for d in dims}
+    names = {b: {n for a in (*here.loads[b], *there.loads[b]) for p in a.polys if p is not None for n in p.names}
+             for b in here.loads.keys() & there.loads.keys()}  # fmt: skip
+    if not any(found and found.isdisjoint(own) for found in names.values()):
+        return {}
+    made = {c.id: a.id for a, c in zip(*rest, strict=True)}
+    return made if all(same_bounds(a, c, pairs | made, scope.env) for a, c in zip(*rest, strict=True)) else {}
 
 
 # -- why not ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""How a warpgroup kernel is laid out: its tile, what a stage of its ring holds, what its shared memory holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from loopfuse.dtypes import BF16, F16, F32, DType
+from loopfuse.emit.base import Declined
+from loopfuse.emit.matrix.shape import Contraction, Side
+from loopfuse.sizes import ONE, Poly
+
+ROW = 128  # bytes of a row of a tile in shared memory: the width of the swizzle
+PANEL = 8192  # bytes of 64 such rows
+SLOT = 8192  # bytes of a tile of 64 rows on its way in or out
+MOST_STAGES = 8
+TYPES: dict[DType, str] = {BF16: "bf16", F16: "f16", F32: "tf32"}
+Major = Literal["k", "mn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand of the ring: which side, how it lies, and where its tile is in a stage."""
+
+    side: Side
+    major: Major
+    rows: int  # of the tile
+    offset: int  # in a stage
+
+    @property
+    def bytes(self) -> int:
+        """Of its tile."""
+        return self.rows * ROW
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A tile of `rows` x `columns` of each product by `consumers` warpgroups, which take turns where `pingpong`.
+
+    `blocks`: how many tiles of 64 rows a consumer has; `depth`: elements of the sum that a stage holds; `slots`: tiles of
+    64 x 64 of a consumer on their way in or out.
+    """
+
+    rows: int
+    columns: int
+    consumers: int
+    pingpong: bool
+    stages: int
+    slots: int
+    depth: int
+    kind: str
+
+    @property
+    def blocks(self) -> int:
+        """Tiles of 64 rows that a consumer has."""
+        return self.rows // 64 // (1 if self.pingpong else self.consumers)
+
+    @property
+    def threads(self) -> int:
+        """Of a block: a warpgroup that copies, and the consumers."""
+        return 128 * (1 + self.consumers)
+
+
+def major(whole: Contraction, side: Side) -> Major | str:
+    """Along what an operand lies side by side, or why its tiles cannot be copied."""
+    if side.value is not None:
+        return f"the operand over `{side.buffer.id}` is computed"
+    item = side.buffer.dtype.itemsize
+    apart = 16 // item
+    if side.depth[-1] == ONE:
+        found: Major = "k"
+        others = (side.row, *side.depth[:-1], *side.batch)
+    elif side.row == ONE:
+        found = "mn"
+        others = (*side.depth, *side.batch)
+        if item != 2:
+            return f"`{side.buffer.id}` lies along its rows, which the matrix units take of 16-bit types only"
+    else:
+        return f"`{side.buffer.id}` lies along neither the sum nor the result"
+    if any(c < 0 for p in others for _, c in p.terms):
+        return f"`{side.buffer.id}` is read backwards"
+    if any(whole.divisor(p) % apart for p in (*others, side.start)):
+        return f"the rows of `{side.buffer.id}` are not a multiple of 16 bytes apart"
+    if 2 + len(side.depth) - 1 + len(side.batch) > 5:
+        return f"`{side.buffer.id}` has more axes than a tile map"
+    return found
+
+
+def operands(whole: Contraction, rows: int, columns: int) -> tuple[list[Operand], list[tuple[int, int]]] | Declined:
+    """The distinct operands of a stage, and for each product which two it takes."""
+    found: dict[tuple[Side, bool], int] = {}
+    ring: list[Operand] = []
+    pairs: list[tuple[int, int]] = []
+    for unit in whole.units:
+        pair: list[int] = []
+        for side, left in ((unit.a, True), (unit.b, False)):
+            key = (side, left)
+            if key not in found:
+                how = major(whole, side)
+                if how not in ("k", "mn"):
+                    return Declined(how)
+                found[key] = len(ring)
+                offset = ring[-1].offset + ring[-1].bytes if ring else 0
+                count = rows if left else columns
+                if how == "mn":  # which comes by panels of 64
+                    count = -(-count // 64) * 64
+                ring.append(Operand(side, "k" if how == "k" else "mn", count, offset))
+            pair.append(found[key])
+        pairs.append((pair[0], pair[1]))
+    return ring, pairs
+
+
+def steps(whole: Contraction, form: Form) -> Poly:
+    """How many stages a tile takes."""
+    total = (whole.depth[-1].extent + (form.depth - 1)) // form.depth
+    for axis in whole.depth[:-1]:
+        total = total * axis.extent
+    return total

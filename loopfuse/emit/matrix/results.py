@@ -1,0 +1,328 @@
+"""What becomes of the results of a warpgroup kernel's tile: elements, tiles on their way in and out, folds that ride along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loopfuse.emit.code import TileMap
+from loopfuse.emit.matrix.epilogue import Block, Epilogue
+from loopfuse.emit.matrix.finish import Parts
+from loopfuse.emit.matrix.forms import ROW, SLOT, Form
+from loopfuse.emit.matrix.leaves import Flat, Leaves
+from loopfuse.emit.matrix.shape import Contraction
+from loopfuse.emit.rows_vectors import used
+from loopfuse.emit.writer import HALVES, Writer, state_bytes, state_type
+from loopfuse.ir import Acc, Load, Store
+from loopfuse.sizes import Poly
+
+FIRST_GROUP = 1  # named barriers: of each consumer, then of their turns
+
+
+class Results:
+    """Statements of a consumer for the results of its tile."""
+
+    def __init__(self, whole: Contraction, leaves: Leaves, form: Form) -> None:
+        self.whole, self.leaves, self.form = whole, leaves, form
+        self.w = Writer(whole.job.target, whole.job.buffers, whole.job.faults, whole.job.wide)
+        self.staged: list[tuple[Store, Flat]] = []
+        self.residual: tuple[Load, Flat] | None = None
+        self.parts: Parts | None = None
+        # names of the kernel, set as it is written
+        self.row = self.col = self.mine = self.thread = self.slots = self.come = self.came = self.in_map = ""
+        self.joining = ""
+        self.points: list[str] = []
+        self.out_maps: list[str] = []
+        self.acc: dict[str, str] = {}
+        self.epilogue: Epilogue
+
+    # -- what goes through shared memory ------------------------------------------------------------------------------
+
+    def choose(self) -> None:
+        """Which outputs and loads go as tiles."""
+        for store in self.leaves.stores:
+            flat = self.leaves.flat(store)
+            dtype = self.whole.job.buffers[store.buffer].dtype
+            if (
+                flat is not None
+                and dtype in HALVES
+                and flat.tiled(self.whole, 2, stored=True)
+                and self.form.columns % 64 == 0
+            ):
+                self.staged.append((store, flat))
+        for load in self.leaves.loads():
+            flat = self.leaves.flat(load)
+            if flat is None or load.dtype not in HALVES or self.residual is not None or self.form.columns % 64:
+                continue
+            if flat.tiled(self.whole, 2) and len(self.staged) < 2:
+                self.residual = (load, flat)
+
+    def map(self, buffer: str, start: Poly, extents: tuple[Poly, ...], apart: tuple[Poly, ...], box: tuple[int, ...],
+            stem: str) -> str:  # fmt: skip
+        """A tile map as an argument."""
+        dtype = self.whole.job.buffers[buffer].dtype
+        rank = len(extents)
+        return self.w.tile_map(TileMap(buffer, dtype, start, extents, apart, box + (1,) * (rank - 2)), stem)
+
+    def flat_map(self, buffer: str, flat: Flat, stem: str) -> str:
+        """The map of an array of the result's shape."""
+        whole = self.whole
+        extents = (whole.cols.extent, whole.rows.extent, *(a.extent for a in whole.batch))
+        return self.map(buffer, flat.start, extents, (flat.row, *flat.batch), (64, 64), stem)
+
+    def sync(self) -> str:
+        """A barrier of the threads of a consumer."""
+        return f"lf_group_sync({FIRST_GROUP} + {self.mine}, 128);"
+
+    def fetch(self, k: int) -> None:
+        """A tile of the residual into the slot where the result will take its place."""
+        m, c = self.pieces()[k]
+        at = k % self.form.slots
+        bar = f"{self.come} + {self.mine} * {self.form.slots} + {at}"
+        points = "".join(f", {p}" for p in self.points)
+        rank = 2 + len(self.points)
+        self.w.line(f"lf_bar_expect({bar}, {SLOT});")
+        self.w.line(f"lf_tile_load{rank}({self.slots} + {at * SLOT}, &{self.in_map}, {bar}, {self.col} + {c}, "
+                    f"{self.tile_row(m)}{points});")  # fmt: skip
+
+    def tile_row(self, m: int) -> str:
+        """The first row of a consumer's tile of 64 rows, in the result."""
+        inside = self.inside_row(m)
+        return f"{self.row} + {inside}" if inside else self.row
+
+    def inside_row(self, m: int) -> str:
+        """The same in the block's tile; empty where it is 0."""
+        form = self.form
+        if form.pingpong or form.consumers == 1:
+            return str(m * 64) if m else ""
+        text = f"{self.mine} * {form.blocks * 64}"
+        return f"{text} + {m * 64}" if m else text
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def results_out(self) -> None:
+        """The results of a tile, by tiles of 64 x 64 (or of all columns where those are fewer)."""
+        w, form, whole = self.w, self.form, self.whole
+        n = w.names.fresh
+        if any(self.leaves.kept.values()):
+            w.line(self.sync())
+        warp_row, lane_col, own = n("warp.row"), n("lane.col"), n("own")
+        start, depth = len(w.lines), w.depth
+        sent = 0
+        for k, (m, c) in enumerate(self.pieces()):
+            width = min(64, form.columns - c)
+            self.epilogue.sums = {
+                u.acc.id: f"{self.acc[u.acc.id]}[{m}][({c // 8} + {{j}}) * 4 + {{e}}]" for u in whole.units
+            }
+            self.start(m, c)
+            with w.block(""):
+                sent = self.piece(k, m, c, width, (warp_row, lane_col, own), sent)
+            self.end(m, c, width, warp_row, lane_col)
+        lane = f"{self.thread} % 32"
+        places = {
+            warp_row: f"{self.thread} / 32 * 16 + {lane} / 4",
+            lane_col: f"{self.thread} % 4 * 2",
+            own: f"{self.thread} / 32 * 16 + {self.thread} % 16",  # where it gives the address of a row of a matrix
+        }
+        ahead = [f"const int {name} = {text};" for name, text in places.items() if used(name, w.lines[start:])]
+        w.lines[start:start] = ["  " * depth + text for text in ahead]
+        for name in (*places, *self.acc.values()):
+            w.names.free(name)
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """The parts of a consumer's tile in their order: block of 64 rows, first column. What rides along rows has all of
+        those of its columns one after another."""
+        rows, columns = range(self.form.blocks), range(0, self.form.columns, 64)
+        if self.whole.ride is not None and self.whole.ride.along == "rows":
+            return [(m, c) for c in columns for m in rows]
+        return [(m, c) for m in rows for c in columns]
+
+    def piece(self, k: int, m: int, c: int, width: int, names: tuple[str, str, str], sent: int) -> int:
+        """One part: what comes, the elements, what goes; how many tiles have gone by then."""
+        w, form, epilogue = self.w, self.form, self.epilogue
+        n = w.names.fresh
+        warp_row, lane_col, own = names
+        inside = self.inside_row(m)
+        row = f"{inside} + {warp_row}" if inside else warp_row
+        col = f"{c} + {lane_col}" if c else lane_col
+        epilogue.tiles, epilogue.packed = {}, {}
+        at = k % form.slots
+        if self.residual:
+            load, _ = self.residual
+            pairs = n(f"{load.buffer}.pairs")
+            w.line(f"unsigned int {pairs}[16];")
+            w.line(f"lf_bar_wait({self.come} + {self.mine} * {form.slots} + {at}, {self.came} >> {at} & 1);")
+            w.line(f"{self.came} ^= {1 << at};")
+            for q in range(4):
+                w.line(
+                    f"lf_load_matrix4({self.chunk(at, q, own)}, {', '.join(f'{pairs}[{4 * q + x}]' for x in range(4))});"
+                )
+            epilogue.tiles[load] = f"{pairs}[2 * {{j}} + {{h}}]"
+        made = {s.buffer: n(f"{s.buffer}.pairs") for s, _ in self.staged}
+        for name in made.values():
+            w.line(f"unsigned int {name}[16];")
+        epilogue.packed = {buffer: f"{name}[2 * {{j}} + {{h}}]" for buffer, name in made.items()}
+        epilogue.block(Block(row, col, width))
+        if self.residual and not self.staged:
+            self.refill(k)
+        for (store, _), out in zip(self.staged, self.out_maps, strict=True):
+            place = at if self.residual else sent % form.slots
+            pairs = made[store.buffer]
+            for q in range(4):
+                w.line(
+                    f"lf_store_matrix4({self.chunk(place, q, own)}, {', '.join(f'{pairs}[{4 * q + x}]' for x in range(4))});"
+                )
+            w.line("lf_async_fence();")
+            if not self.residual:
+                w.line(f"if ({self.thread} == 0) lf_tile_store_read<{max(0, form.slots - 2)}>();")
+            w.line(self.sync())
+            points = "".join(f", {p}" for p in self.points)
+            with w.block(f"if ({self.thread} == 0)"):
+                w.line(f"lf_tile_store{2 + len(self.points)}(&{out}, {self.slots} + {place * SLOT}, {self.col} + {c}, "
+                       f"{self.tile_row(m)}{points});")  # fmt: skip
+                w.line("lf_tile_store_end();")
+                if self.residual:
+                    self.refill(k)
+            sent += 1
+        for name in (*made.values(), *([epilogue.tiles[self.residual[0]].split("[")[0]] if self.residual else [])):
+            w.names.free(name)
+        return sent
+
+    def refill(self, k: int) -> None:
+        """The next tile of the residual into a slot whose result has gone."""
+        after = k + self.form.slots
+        if after < len(self.pieces()):
+            if self.staged:
+                self.w.line("lf_tile_store_read<0>();")
+                self.fetch(after)
+            else:
+                self.w.line(self.sync())
+                with self.w.block(f"if ({self.thread} == 0)"):
+                    self.fetch(after)
+
+    def chunk(self, slot: int, q: int, own: str) -> str:
+        """The address that a thread gives for the q-th 16 columns of a tile of 64 x 64."""
+        return f"{self.slots} + {slot * SLOT} + {own} * {ROW} + (({2 * q} + {self.thread} % 32 / 16 ^ {own} & 7) << 4)"
+
+    # -- folds that ride along ----------------------------------------------------------------------------------------
+
+    def start(self, m: int, c: int) -> None:
+        """States at the first part of a row or a column of parts."""
+        ride, w = self.whole.ride, self.w
+        if ride is None or (m if ride.along == "rows" else c):
+            return
+        self.riding: dict[str, str] = {}
+        for acc in ride.loop.accs:
+            name = self.riding[acc.id] = w.names.fresh(acc.id)
+            kind, first = state_type(acc.monoid, acc.dtype), w.identity(acc.monoid, acc.dtype)
+            count = 16 if ride.along == "rows" else 2
+            w.line(f"{kind} {name}[{count}];")
+            w.line("#pragma unroll")
+            w.line(f"for (int q = 0; q < {count}; ++q) {name}[q] = {first};")
+            at = "2 * {j} + {e} % 2" if ride.along == "rows" else "{e} / 2"
+            self.epilogue.states[acc.id] = f"{name}[{at}]"
+
+    def end(self, m: int, c: int, width: int, warp_row: str, lane_col: str) -> None:
+        """States of the last part, joined over the threads that share them, to memory."""
+        ride, form = self.whole.ride, self.form
+        if ride is None or self.parts is None:
+            return
+        if ride.along == "rows" and m == form.blocks - 1:
+            self._columns(c, width, lane_col)
+        elif ride.along == "cols" and c + 64 >= form.columns:
+            self._rows(m, warp_row)
+
+    def fold_parts(self) -> None:
+        """How many parts a fold over rows or columns has."""
+        form, whole = self.form, self.whole
+        if whole.ride is not None:
+            tile = form.columns if whole.ride.along == "cols" else form.blocks * 64
+            folded = whole.cols if whole.ride.along == "cols" else whole.rows
+            count = (folded.extent + (tile - 1)) // tile
+            if whole.ride.along == "rows" and not form.pingpong:  # a whole tile each, the last one too
+                count = (folded.extent + (form.rows - 1)) // form.rows * form.consumers
+            self.parts = Parts(whole, count)
+
+    def part(self) -> str:
+        """Which part of the folded axis a consumer's tile is."""
+        ride, form = self.whole.ride, self.form
+        assert ride is not None
+        if ride.along == "cols":
+            return f"{self.col} / {form.columns}"
+        rows = form.blocks * 64
+        shared = not form.pingpong and form.consumers > 1
+        return f"({self.row} / {rows} + {self.mine})" if shared else f"{self.row} / {rows}"
+
+    def _place(self, at: str) -> str:
+        """Where the state of a remaining index is in memory."""
+        assert self.parts is not None
+        w = self.w
+        count, parts = w.poly(self.parts.axis.extent), w.poly(self.parts.parts)
+        batch = ""
+        for axis, point in zip(self.whole.batch, self.points, strict=True):
+            batch = f"({batch} * {w.poly(axis.extent)} + {point})" if batch else point
+        part = f"({batch} * {parts} + {self.part()})" if batch else self.part()
+        return f"({w.index})({part}) * {count} + {at}"
+
+    def _join(self, name: str, count: int, lanes: tuple[int, ...], combine: Callable[[str, str], str]) -> None:
+        w = self.w
+        q = w.names.fresh("q")
+        w.line("#pragma unroll")
+        with w.block(f"for (int {q} = 0; {q} < {count}; ++{q})"):
+            for lane in lanes:
+                w.line(f"{name}[{q}] = {combine(f'{name}[{q}]', f'lf_shfl_xor({name}[{q}], {lane})')};")
+        w.names.free(q)
+
+    def _columns(self, c: int, width: int, lane_col: str) -> None:
+        """Columns of a part: over the lanes and the warps of the consumer."""
+        ride, w = self.whole.ride, self.w
+        assert ride is not None and self.parts is not None
+        for acc in ride.loop.accs:
+            name, kind = self.riding[acc.id], state_type(acc.monoid, acc.dtype)
+
+            def combine(a: str, b: str, acc: Acc = acc) -> str:
+                return w.combine(acc.monoid, acc.dtype, a, b)
+
+            self._join(name, width // 4, (4, 8, 16), combine)
+            places, q, k = w.names.fresh("places"), w.names.fresh("q"), w.names.fresh("k")
+            with w.block(""):
+                w.line(f"{kind}* const {places} = ({kind}*)({self.joining});")
+                w.line(self.sync())
+                with w.block(f"if ({self.thread} % 32 < 4)"):
+                    w.line("#pragma unroll")
+                    w.line(f"for (int {q} = 0; {q} < {width // 4}; ++{q}) {places}[{self.thread} / 32 * 64 + "
+                           f"{q} / 2 * 8 + {lane_col} + {q} % 2] = {name}[{q}];")  # fmt: skip
+                w.line(self.sync())
+                col = f"{self.col} + {c} + {self.thread}" if c else f"{self.col} + {self.thread}"
+                with w.block(f"if ({self.thread} < {width} && {col} < {w.poly(self.whole.cols.extent)})"):
+                    w.line(f"{kind} {k} = {places}[{self.thread}];")
+                    for warp in range(1, 4):
+                        w.line(f"{k} = {combine(k, f'{places}[{warp * 64} + {self.thread}]')};")
+                    memory = w.pointer(self.parts.memory(acc).id, kind, write=True)
+                    w.line(f"{memory}[{self._place(f'({col})')}] = {k};")
+            for text in (places, q, k):
+                w.names.free(text)
+
+    def _rows(self, m: int, warp_row: str) -> None:
+        """Rows of a part: over the lanes that share them."""
+        ride, w = self.whole.ride, self.w
+        assert ride is not None and self.parts is not None
+        for acc in ride.loop.accs:
+            name, kind = self.riding[acc.id], state_type(acc.monoid, acc.dtype)
+
+            def combine(a: str, b: str, acc: Acc = acc) -> str:
+                return w.combine(acc.monoid, acc.dtype, a, b)
+
+            self._join(name, 2, (1, 2), combine)
+            memory = w.pointer(self.parts.memory(acc).id, kind, write=True)
+            inside = self.inside_row(m)
+            for h in range(2):
+                row = " + ".join(x for x in (self.row, inside, warp_row, "8" if h else "") if x)
+                test = f"{self.thread} % 4 == 0 && {row} < {w.poly(self.whole.rows.extent)}"
+                w.line(f"if ({test}) {memory}[{self._place(f'({row})')}] = {name}[{h}];")
+
+    def joining_bytes(self) -> int:
+        """Shared memory of a consumer to join states in."""
+        ride = self.whole.ride
+        if ride is None or ride.along != "rows":
+            return 0
+        return 256 * max(state_bytes(a.monoid, a.dtype) for a in ride.loop.accs)

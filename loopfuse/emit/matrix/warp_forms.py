@@ -1,0 +1,228 @@
+"""How a kernel of warp products is laid out: its tile and warps, how operands come, where a thread copies to and from.
+
+A stage holds 128 bytes of the sum of every row of a tile, in one of two arrangements. `Lies` "k": rows of 128 bytes along
+the sum. "mn" (16-bit types, which `ldmatrix` transposes): panels of 64 elements along the result, a row of 128 bytes for
+each element of the sum. "turned": an operand that does not lie along the sum is stored as "k" all the same, element by
+element. The 16-byte chunks of a row stand in the order of `chunk ^ row % 8`, so that neither the copies nor the reads of
+eight rows meet in a bank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from loopfuse.dtypes import BF16, F16, F32, I8, DType
+from loopfuse.emit.base import Declined
+from loopfuse.emit.matrix.shape import Contraction, Side
+from loopfuse.ir import Affine, Load
+from loopfuse.sizes import ONE
+from loopfuse.walking import subexprs
+
+ROW = 128  # bytes of a row in shared memory
+CHUNK = 16
+PANEL = 64  # 16-bit elements of such a row
+STEPS = 4  # instructions along the sum that a stage holds: 32 bytes each
+MOST_STAGES = 4
+MOST_RESULTS = 128  # registers of results of a thread
+BESIDE = 6144  # bytes of shared memory for values of one side
+TYPES: dict[str, DType] = {"bf16": BF16, "f16": F16, "tf32": F32, "i8": I8}
+Lies = Literal["k", "mn", "turned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A tile of `rows` x `columns` of each product, by `down` x `across` warps; `blocks` of them share a multiprocessor."""
+
+    rows: int
+    columns: int
+    down: int
+    across: int
+    blocks: int
+    rate: float
+    stages: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * self.down * self.across
+
+    @property
+    def high(self) -> int:
+        """Rows of a warp."""
+        return self.rows // self.down
+
+    @property
+    def wide(self) -> int:
+        """Columns of a warp."""
+        return self.columns // self.across
+
+    def results(self, each: int) -> int:
+        """Registers of results of a thread."""
+        return self.high * self.wide // 32 * each
+
+
+# By how much a warp reads from shared memory: 64 x 64 results take half the reads of 32 x 32.
+FORMS = (
+    Form(128, 256, 2, 4, 1, 1.0), Form(128, 128, 2, 2, 2, 0.95), Form(128, 128, 2, 4, 1, 0.8), Form(128, 64, 2, 2, 2, 0.75),
+    Form(64, 128, 2, 2, 2, 0.75), Form(64, 64, 2, 2, 2, 0.55),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A chunk that a thread copies: rows and elements of the sum past its first chunk's, and bytes in shared memory past
+    it: `more` to be added, `turn` to be XORed."""
+
+    row: int
+    depth: int
+    more: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand of a stage. `width`: bytes that are copied at once without registers, 0 where elements pass through."""
+
+    side: Side
+    left: bool
+    lies: Lies
+    width: int
+    rows: int
+    offset: int
+    item: int  # bytes of an element in shared memory
+
+    @property
+    def bytes(self) -> int:
+        """Of its tile."""
+        return self.rows * ROW
+
+    @property
+    def each(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK // self.item
+
+    @property
+    def depth(self) -> int:
+        """Elements of the sum in a stage."""
+        return ROW // self.item
+
+    @property
+    def flat(self) -> bool:
+        """Whether an operand is copied as it lies in memory, chunk by chunk or in parts of a chunk."""
+        return self.width > 0 and self.lies != "turned" and not (self.lies == "k" and self.side.depth[-1] != ONE)
+
+    def first(self, thread: str, threads: int) -> tuple[str, str, str, str]:
+        """A thread's first chunk, in C: its row in the tile, its element of the sum, its place in bytes without the order
+        of chunks, and that order."""
+        if self.lies == "k":
+            row, chunk = f"{thread} / 8", f"{thread} % 8"
+            return row, f"{thread} % 8 * {self.each}", f"{thread} / 8 * {ROW}", f"(({chunk}) ^ {row} % 8) << 4"
+        if self.lies == "mn":
+            row, chunk = f"{thread} / 8", f"{thread} % 8"
+            return f"{thread} % 8 * 8", row, f"{thread} / 8 * {ROW}", f"(({chunk}) ^ {row} % 8) << 4"
+        if self.rows >= threads:
+            return thread, "0", f"{thread} * {ROW}", f"{thread} % 8 << 4"
+        row, chunk = f"{thread} % {self.rows}", f"{thread} / {self.rows}"
+        return row, f"{chunk} * {self.each}", f"{thread} % {self.rows} * {ROW}", f"(({chunk}) ^ {thread} % 8) << 4"
+
+    def pieces(self, threads: int) -> Iterator[Piece]:
+        """What a thread copies of a stage."""
+        for i in range(self.rows * 8 // threads):
+            if self.lies == "k":
+                rows = i * threads // 8
+                yield Piece(rows, 0, rows * ROW, 0)
+            elif self.lies == "mn":
+                at = i * threads // 8
+                panel, depth = divmod(at, self.depth)
+                yield Piece(panel * PANEL, depth, at * ROW, 0)
+            else:
+                chunk, row = divmod(i * threads, self.rows)
+                yield Piece(row, chunk * self.each, row * ROW, chunk << 4)
+
+
+def kind(whole: Contraction) -> str | Declined:
+    """The type that the plan multiplies, as instructions call it."""
+    words = whole.job.plan.path.split()
+    found = next((name for name in TYPES if name in words), None)
+    if found is None or "fma" in words:
+        return Declined("the matrix units take no products of these types")
+    for unit in whole.units:
+        wanted = "i32" if found == "i8" else "f32"
+        if unit.acc.dtype.bits > 32 or (found == "i8") != unit.acc.dtype.is_int:
+            return Declined(f"the matrix units keep sums of {found} in {wanted}")
+    return found
+
+
+def operands(whole: Contraction, form: Form, name: str) -> tuple[list[Operand], list[tuple[int, int]]] | Declined:
+    """The distinct operands of a stage, and for each product which two it takes."""
+    ring: list[Operand] = []
+    pairs: list[tuple[int, int]] = []
+    dtype = TYPES[name]
+    for unit in whole.units:
+        pair: list[int] = []
+        for side, left in ((unit.a, True), (unit.b, False)):
+            at = next((k for k, o in enumerate(ring) if o.side == side and o.left == left), None)
+            if at is None:
+                rounds = any(f"rounded to {name}" in text for text in whole.job.plan.rounding)
+                if side.dtype != dtype and not (side.value is not None and side.dtype == F32 and rounds):
+                    return Declined(f"an operand is of {side.dtype}, and may not be rounded to {name}")
+                lies, width = _lies(whole, side, dtype, left)
+                offset = ring[-1].offset + ring[-1].bytes if ring else 0
+                at = len(ring)
+                rows = form.rows if left else form.columns
+                ring.append(Operand(side, left, lies, width, rows, offset, dtype.itemsize))
+            pair.append(at)
+        pairs.append((pair[0], pair[1]))
+    return ring, pairs
+
+
+def _lies(whole: Contraction, side: Side, dtype: DType, left: bool) -> tuple[Lies, int]:
+    """How an operand is stored, and how many of its bytes are copied at once."""
+    across: Lies = "mn" if dtype.itemsize == 2 else "turned"
+    axis = whole.rows if left else whole.cols
+    if side.value is not None:
+        load = next(e for e in subexprs(side.value) if isinstance(e, Load) and e.buffer == side.buffer.id)
+        last = load.subs[-1] if load.subs else None
+        names = last.poly.names if isinstance(last, Affine) else frozenset()
+        return (across if names & set(axis.names) else "k"), 0
+    item = dtype.itemsize
+    if side.depth[-1] == ONE:
+        apart = (side.start, side.row, *side.depth[:-1], *side.batch, whole.depth[-1].extent)
+    elif side.row == ONE and across == "mn":
+        apart = (side.start, *side.depth, *side.batch, axis.extent)
+    else:
+        return ("turned" if side.row == ONE else "k"), (4 if item == 4 else 0)
+    step = [whole.divisor(p) * item for p in apart]
+    width = next((w for w in (16, 8, 4) if w >= item and all(s % w == 0 for s in step)), 0)
+    return ("k" if side.depth[-1] == ONE else "mn"), width
+
+
+def depths(whole: Contraction, name: str) -> int:
+    """Stages of a tile, by stand-ins for sizes that are not known."""
+    inner = ROW // TYPES[name].itemsize
+    count = -(-whole.number(whole.depth[-1].extent) // inner)
+    for axis in whole.depth[:-1]:
+        count *= whole.number(axis.extent)
+    return count
+
+
+def choices(whole: Contraction, name: str) -> list[Form]:
+    """Tiles, the best first, by how long the busiest multiprocessor takes."""
+    each = len(whole.units)
+    device = whole.job.target.device
+    most = MOST_RESULTS if whole.job.budget >= 255 else MOST_RESULTS // 2
+    found: list[tuple[float, Form]] = []
+    for form in FORMS:
+        if form.results(each) > most:
+            continue
+        tiles = -(-whole.number(whole.rows.extent) // form.rows) * -(-whole.number(whole.cols.extent) // form.columns)
+        for axis in whole.batch:
+            tiles *= whole.number(axis.extent)
+        turns = -(-tiles // device.units)
+        alone = 0.75 if turns < form.blocks else 1.0  # four warps by themselves wait more
+        # 80 results and 32 bytes of their sums a clock of a multiprocessor; 5000 clocks for the rest of a tile
+        main = turns * form.rows * form.columns * each * depths(whole, name) * STEPS / (80.0 * form.rate * alone)
+        found.append((main + 5000.0 * -(-turns // form.blocks), form))
+    return [form for _, form in sorted(found, key=lambda x: x[0])]

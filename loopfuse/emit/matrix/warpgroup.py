@@ -1,0 +1,370 @@
+"""Contractions by warpgroup products (sm_90a): one warpgroup copies tiles of the operands into a ring in shared memory, the
+others multiply them and write the results.
+
+The ring has `stages` places, each with two barriers: `full`, on which copies report their bytes, and `empty`, on which the
+consumers report that they have read. Blocks are persistent: each takes every so-manieth tile. Cooperative consumers
+share a tile; those that take turns each have tiles of their own, so that one writes its results while the other
+multiplies. PTX ISA, wgmma and cp.async.bulk.tensor.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from math import prod
+
+from loopfuse.emit.base import Emitted
+from loopfuse.emit.code import KernelCode, Launch, grid
+from loopfuse.emit.matrix.epilogue import Epilogue
+from loopfuse.emit.matrix.forms import ROW, SLOT, Form, Operand, steps
+from loopfuse.emit.matrix.leaves import Leaves
+from loopfuse.emit.matrix.results import FIRST_GROUP, Results
+from loopfuse.emit.matrix.shape import Contraction
+from loopfuse.ir import Store
+from loopfuse.sizes import ONE
+
+GROUP = 16  # rows of tiles that are gone through together, so that what they share stays in the second-level cache
+LAG = 2  # stages by which the second of two consumers of a tile starts later, so that one multiplies while one writes
+PRODUCER_REGISTERS = {True: 24, False: 40}  # by whether the consumers need the most there are
+CONSUMER_REGISTERS = {True: 240, False: 232}
+MANY_RESULTS = 160  # registers of results from which on they do
+
+
+class Kernel(Results):
+    """The text of one kernel: the ring and the products; what becomes of results is the base's."""
+
+    def __init__(self, whole: Contraction, leaves: Leaves, form: Form, ring: list[Operand],
+                 pairs: list[tuple[int, int]], name: str) -> None:  # fmt: skip
+        super().__init__(whole, leaves, form)
+        self.ring, self.pairs, self.name = ring, pairs, name
+        self.maps: list[str] = []
+
+    def operand_map(self, operand: Operand, left: bool) -> str:
+        """The map of an operand."""
+        whole, side = self.whole, operand.side
+        across = (whole.rows if left else whole.cols).extent
+        inner, outer = whole.depth[-1].extent, [a.extent for a in whole.depth[:-1]]
+        batch = [a.extent for a in whole.batch]
+        stem = f"{side.buffer.id}.tiles"
+        item = side.buffer.dtype.itemsize
+        if operand.major == "k":
+            return self.map(side.buffer.id, side.start, (inner, across, *outer, *batch),
+                            (side.row, *side.depth[:-1], *side.batch), (ROW // item, operand.rows), stem)  # fmt: skip
+        return self.map(side.buffer.id, side.start, (across, inner, *outer, *batch),
+                        (side.depth[-1], *side.depth[:-1], *side.batch), (64, self.form.depth), stem)  # fmt: skip
+
+    # -- the kernel ---------------------------------------------------------------------------------------------------
+
+    def write(self) -> KernelCode:
+        """All of it."""
+        w, form, whole = self.w, self.form, self.whole
+        self.choose()
+        self.fold_parts()
+        self.stage = sum(o.bytes for o in self.ring)
+        n = w.names.fresh
+        lefts = {a for a, _ in self.pairs}
+        self.maps = [self.operand_map(o, k in lefts) for k, o in enumerate(self.ring)]
+        self.out_maps = [self.flat_map(s.buffer, f, f"{s.buffer}.tiles") for s, f in self.staged]
+        self.in_map = self.flat_map(self.residual[0].buffer, self.residual[1], f"{self.residual[0].buffer}.tiles") \
+            if self.residual else ""  # fmt: skip
+        self.full, self.empty = n("full"), n("empty")
+        w.line("extern __shared__ __align__(1024) unsigned char lf_shared[];")
+        w.comment("rows of 128 bytes are permuted in groups of eight, which start at multiples of 1024 bytes")
+        self.base = "lf_shared"
+        ring = form.stages * self.stage
+        groups = form.consumers
+        moving = bool(self.staged) or self.residual is not None
+        self.slots = n("slots") if moving else ""
+        room = ring + (groups * form.slots * SLOT if moving else 0)
+        barriers = 2 * form.stages + (groups * form.slots if self.residual else 0)
+        w.line(f"unsigned long long* const {self.full} = (unsigned long long*)({self.base} + {room});")
+        w.line(f"unsigned long long* const {self.empty} = {self.full} + {form.stages};")
+        room += -(-barriers * 8 // 16) * 16
+        if self.residual:
+            self.come = n("come")
+            w.line(f"unsigned long long* const {self.come} = {self.empty} + {form.stages};")
+        self.group = n("group")
+        w.line(f"const int {self.group} = threadIdx.x / 128;")
+        self.tiling()
+        with w.block("if (threadIdx.x == 0)"):
+            sharing = 1 if form.pingpong else groups
+            w.line(f"for (int s = 0; s < {form.stages}; ++s) {{ lf_bar_init({self.full} + s, 1); "
+                   f"lf_bar_init({self.empty} + s, {sharing}); }}")  # fmt: skip
+            if self.residual:
+                w.line(f"for (int s = 0; s < {groups * form.slots}; ++s) lf_bar_init({self.come} + s, 1);")
+            w.line("lf_bar_ready();")
+        w.line("lf_sync();")
+        self.results = form.blocks * form.columns // 2 * len(whole.units)
+        many = self.results >= MANY_RESULTS
+        with w.block(f"if ({self.group} == 0)"):
+            if form.consumers > 1:
+                w.line(f"lf_registers_down<{PRODUCER_REGISTERS[many]}>();")
+            self.producer()
+        with w.block("else"):
+            if form.consumers > 1:
+                w.line(f"lf_registers_up<{CONSUMER_REGISTERS[many]}>();")
+            room += self.consumer(room)
+        w.shared = room
+        shape = "taking turns" if form.pingpong else "together"
+        who = f"{form.consumers} warpgroups {shape}" if form.consumers > 1 else "a warpgroup"
+        why = f"tiles of {form.rows} x {form.columns} by {who}, {form.stages} stages of {form.depth}, wgmma {form.kind}"
+        spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
+        return w.function(
+            self.name, form.threads, blocks=1, head=[f"{whole.job.kernel.id}: {why}"], kernel=whole.job.kernel.id,
+            schedule="contraction", why=why, spans=spans,
+        )  # fmt: skip
+
+    def tiling(self) -> None:
+        """How many tiles there are."""
+        w, form, whole = self.w, self.form, self.whole
+        n = w.names.fresh
+        self.down, self.across, self.tiles, self.trips = n("down"), n("across"), n("tiles"), n("trips")
+        w.line(f"const int {self.down} = {w.poly((whole.rows.extent + (form.rows - 1)) // form.rows)};")
+        w.line(f"const int {self.across} = {w.poly((whole.cols.extent + (form.columns - 1)) // form.columns)};")
+        batch = " * ".join(w.poly(a.extent) for a in whole.batch)
+        w.line(f"const int {self.tiles} = {self.down} * {self.across}{f' * {batch}' if batch else ''};")
+        w.line(f"const int {self.trips} = {w.poly(steps(whole, form))};")
+
+    def place(self, tile: str) -> None:
+        """The coordinates of a tile: groups of tile rows, in each column by column."""
+        w, form, whole = self.w, self.form, self.whole
+        n = w.names.fresh
+        self.row, self.col = n("row.0"), n("col.0")
+        at, wide, size = n("at"), n("first"), n("size")
+        w.line(f"const int {at} = {tile} % ({self.down} * {self.across});")
+        w.line(f"const int {wide} = {at} / ({GROUP} * {self.across}) * {GROUP};")
+        w.line(f"const int {size} = lf_least<int>({self.down} - {wide}, {GROUP});")
+        inner = f"({at} - {wide} * {self.across})"
+        w.line(f"const int {self.row} = ({wide} + {inner} % {size}) * {form.rows};")
+        w.line(f"const int {self.col} = {inner} / {size} * {form.columns};")
+        self.points: list[str] = []
+        rest = f"{tile} / ({self.down} * {self.across})"
+        for number, axis in enumerate(whole.batch):
+            below = " * ".join(w.poly(a.extent) for a in whole.batch[number + 1 :])
+            point = n("point")
+            text = f"{rest} / ({below})" if below else rest
+            w.line(f"const int {point} = {text}{f' % {w.poly(axis.extent)}' if number else ''};")
+            self.points.append(point)
+
+    def free(self) -> None:
+        """Names of a tile's coordinates."""
+        for name in (self.row, self.col, *self.points):
+            self.w.names.free(name)
+
+    # -- the producer -------------------------------------------------------------------------------------------------
+
+    def producer(self) -> None:
+        """One thread copies the tiles of the operands, as far ahead as the ring goes."""
+        w, form = self.w, self.form
+        tile, slot, phase, step = (w.names.fresh(x) for x in ("tile", "slot", "phase", "step"))
+        with w.block("if (threadIdx.x == 0)"):
+            for name in self.maps:
+                w.line(f"lf_tile_prefetch(&{name});")
+            w.line(f"int {slot} = 0;")
+            w.line(f"unsigned int {phase} = 1;")
+            with w.block(f"for (int {tile} = blockIdx.x; {tile} < {self.tiles}; {tile} += gridDim.x)"):
+                self.place(tile)
+                w.line("#pragma unroll 1")
+                with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
+                    w.line(f"lf_bar_wait({self.empty} + {slot}, {phase});")
+                    w.line(f"lf_bar_expect({self.full} + {slot}, {self.stage});")
+                    place = w.names.fresh("place")
+                    w.line(f"unsigned char* const {place} = {self.base} + {slot} * {self.stage};")
+                    for operand, name in zip(self.ring, self.maps, strict=True):
+                        self.copy(operand, name, place, f"{self.full} + {slot}", step)
+                    w.names.free(place)
+                    w.line(f"if (++{slot} == {form.stages}) {{ {slot} = 0; {phase} ^= 1; }}")
+                self.free()
+        for name in (tile, slot, phase, step):
+            w.names.free(name)
+
+    def copy(self, operand: Operand, name: str, place: str, bar: str, step: str) -> None:
+        """The tile of an operand for one stage."""
+        w, form, whole = self.w, self.form, self.whole
+        left = any(self.ring[a] is operand for a, _ in self.pairs)
+        first = self.row if left else self.col
+        outer: list[str] = []
+        inner = f"{step} * {form.depth}"
+        if len(whole.depth) > 1:
+            each = w.poly((whole.depth[-1].extent + (form.depth - 1)) // form.depth)
+            inner = f"{step} % {each} * {form.depth}"
+            for number, axis in enumerate(whole.depth[:-1]):
+                below = " * ".join([each, *(w.poly(a.extent) for a in whole.depth[number + 1 : -1])])
+                outer.append(f"{step} / ({below})" + (f" % {w.poly(axis.extent)}" if number else ""))
+        rest = ", ".join(["", *outer, *self.points]) if outer or self.points else ""
+        rank = 2 + len(outer) + len(self.points)
+        to = f"{place} + {operand.offset}" if operand.offset else place
+        if operand.major == "k":
+            w.line(f"lf_tile_load{rank}({to}, &{name}, {bar}, {inner}, {first}{rest});")
+            return
+        panel = form.depth * ROW
+        for k in range(operand.rows // 64):
+            at = f"{place} + {operand.offset + k * panel}"
+            w.line(f"lf_tile_load{rank}({at}, &{name}, {bar}, {first} + {64 * k}, {inner}{rest});")
+
+    # -- the consumers ------------------------------------------------------------------------------------------------
+
+    def consumer(self, room: int) -> int:
+        """The warpgroups that multiply; the bytes that they need beside."""
+        w, form = self.w, self.form
+        n = w.names.fresh
+        self.mine, self.thread, self.slot, self.phase = n("mine"), n("thread"), n("slot"), n("phase")
+        w.line(f"const int {self.mine} = {self.group} - 1;")
+        w.line(f"const int {self.thread} = threadIdx.x % 128;")
+        self.epilogue = Epilogue(w, self.leaves, {"rows": form.rows, "cols": form.columns})
+        more = self.epilogue.reserve(f"{self.base} + {room}", form.consumers, self.mine)
+        if self.joining_bytes():
+            self.joining = f"{self.base} + {room + more} + {self.mine} * {self.joining_bytes()}"
+            more += self.joining_bytes() * form.consumers
+        if self.slots:
+            start = form.stages * self.stage
+            w.line(f"unsigned char* const {self.slots} = {self.base} + {start} + {self.mine} * {form.slots * SLOT};")
+        self.descriptors()
+        w.line(f"int {self.slot} = 0;")
+        w.line(f"unsigned int {self.phase} = 0;")
+        self.turn = n("turn")
+        if self.residual:
+            self.came = n("came")
+            w.line(f"unsigned int {self.came} = 0;")
+        if form.pingpong:
+            w.comment("each waits for its turn before it multiplies; the first one has it")
+            w.line(f"if ({self.mine} == 1) lf_group_arrive({FIRST_GROUP + 2}, 256);")
+            w.line(f"int {self.turn} = 0;")
+        tile = n("tile")
+        with w.block(f"for (int {tile} = blockIdx.x; {tile} < {self.tiles}; {tile} += gridDim.x)"):
+            if form.pingpong:
+                with w.block(f"if (({self.turn}++ & 1) != {self.mine})"):
+                    w.line(f"{self.slot} += {self.trips};")
+                    w.line(f"{self.phase} ^= {self.slot} / {form.stages} & 1;")
+                    w.line(f"{self.slot} %= {form.stages};")
+                    w.line("continue;")
+            self.place(tile)
+            self.epilogue.origin = (self.row, self.col)
+            self.ahead()
+            self.products()
+            self.results_out()
+            self.free()
+        if self.staged:
+            w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
+        return more
+
+    def ahead(self) -> None:
+        """What a tile needs beside its products is fetched before them."""
+        w, form = self.w, self.form
+        for axis, point in zip(self.whole.batch, self.points, strict=True):
+            ((index, low, _),) = axis.indices if len(axis.indices) == 1 else (axis.indices[-1],)
+            low_ = w.poly(low)
+            w.line(f"const {w.index} {w.names(index)} = {point if low_ == '0' else f'{low_} + {point}'};")
+        for top in self.whole.tops:
+            self.epilogue.let(top)
+        if any(self.leaves.kept.values()):
+            w.line(self.sync())
+            self.epilogue.one_sided(self.thread, 128)
+        if self.residual:
+            with w.block(f"if ({self.thread} == 0)"):
+                w.line("lf_tile_store_read<0>();")
+                for k in range(min(form.slots, len(self.pieces()))):
+                    self.fetch(k)
+        elif len(self.pieces()) * len(self.staged) % form.slots:  # else the first slot was left long ago
+            w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
+            w.line(self.sync())
+
+    def products(self) -> None:
+        """The main loop: the products of a stage, those of the stage before being waited for meanwhile."""
+        w, form, whole = self.w, self.form, self.whole
+        n = w.names.fresh
+        kind = "int" if form.kind == "i8" else "float"
+        self.acc = {u.acc.id: n(f"{u.acc.id}.sums") for u in whole.units}
+        for name in self.acc.values():
+            w.line(f"{kind} {name}[{form.blocks}][{form.columns // 2}];")
+        step, before = n("step"), n("before")
+        if form.pingpong:
+            w.line(f"lf_group_sync({FIRST_GROUP + 2} + {self.mine}, 256);")
+        lag = not form.pingpong and form.consumers == 2 and LAG > 0
+        if lag:
+            w.line(f"if ({self.mine} == 1) lf_group_sync({FIRST_GROUP + 2}, 256);")
+        none = self.whole.job.target.number(steps(whole, form))
+        if none is None or none == 0:
+            with ExitStack() as stack:
+                if none is None:
+                    stack.enter_context(w.block(f"if ({self.trips} == 0)"))
+                for name in self.acc.values():
+                    w.line(f"for (int q = 0; q < {form.blocks * form.columns // 2}; ++q) (&{name}[0][0])[q] = 0;")
+                if lag:
+                    w.line(f"if ({self.mine} == 0) lf_group_arrive({FIRST_GROUP + 2}, 256);")
+        w.line(f"int {before} = 0;")
+        w.line("#pragma unroll 1")
+        with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
+            w.line(f"lf_bar_wait({self.full} + {self.slot}, {self.phase});")
+            self.descs = [n("at") for _ in self.ring]
+            for name, first in zip(self.descs, self.first, strict=True):
+                w.line(f"const unsigned long long {name} = {first} + {self.slot} * {self.stage >> 4};")
+            w.line("lf_mma_fence();")
+            for kk in range(4):
+                for pair, unit in zip(self.pairs, whole.units, strict=True):
+                    for m in range(form.blocks):
+                        self.product(pair, f"{self.acc[unit.acc.id]}[{m}]", m, kk, step)
+            w.line("lf_mma_end();")
+            if lag:
+                last = f"lf_least<int>({LAG}, {self.trips}) - 1"
+                w.line(f"if ({self.mine} == 0 && {step} == {last}) lf_group_arrive({FIRST_GROUP + 2}, 256);")
+            w.line("lf_mma_wait<1>();")
+            w.line(f"if ({step} > 0 && {self.thread} == 0) lf_bar_arrive({self.empty} + {before});")
+            w.line(f"{before} = {self.slot};")
+            w.line(f"if (++{self.slot} == {form.stages}) {{ {self.slot} = 0; {self.phase} ^= 1; }}")
+            for name in self.descs:
+                w.names.free(name)
+        if form.pingpong:
+            w.line(f"lf_group_arrive({FIRST_GROUP + 3} - {self.mine}, 256);")
+        w.line("lf_mma_wait<0>();")
+        w.line(f"if ({self.trips} > 0 && {self.thread} == 0) lf_bar_arrive({self.empty} + {before});")
+        for name in (step, before):
+            w.names.free(name)
+
+    def product(self, pair: tuple[int, int], results: str, m: int, kk: int, step: str) -> None:
+        """A product of 64 rows, the columns of the tile and 32 bytes of the sum."""
+        form = self.form
+        texts: list[str] = []
+        for number in pair:
+            operand = self.ring[number]
+            offset = kk * (32 if operand.major == "k" else 16 * ROW)
+            if number == pair[0]:
+                offset += m * (64 * ROW if operand.major == "k" else form.depth * ROW)
+            texts.append(f"{self.descs[number]} + {offset >> 4}" if offset else self.descs[number])
+        turn = "".join(str(int(self.ring[number].major == "mn")) for number in pair)
+        keep = "true" if kk else f"{step} > 0"
+        self.w.line(f"lf_mma_64x{form.columns}_{form.kind}_{turn}({results}, {', '.join(texts)}, {keep});")
+
+    def descriptors(self) -> None:
+        """Of each operand the descriptor of what a consumer takes of it in the first stage."""
+        w, form = self.w, self.form
+        self.first: list[str] = []
+        lefts = {a for a, _ in self.pairs}
+        for number, operand in enumerate(self.ring):
+            panel = form.depth * ROW
+            lead = 16 if operand.major == "k" else panel
+            name = w.names.fresh("desc")
+            at = f"{self.base} + {operand.offset}" if operand.offset else self.base
+            rows = self.inside_row(0)
+            if number in lefts and rows:
+                at += f" + ({rows}) * {ROW}" if operand.major == "k" else f" + ({rows}) / 64 * {panel}"
+            w.line(f"const unsigned long long {name} = lf_mma_desc({at}, {lead}, 1024);")
+            self.first.append(name)
+
+
+def emitted(kernel: Kernel, code: KernelCode) -> Emitted:
+    """The kernel with its launch: as many blocks as there are multiprocessors, or tiles."""
+    whole, form = kernel.whole, kernel.form
+    target = whole.job.target
+    extents = ((whole.rows.extent + (form.rows - 1)) // form.rows, (whole.cols.extent + (form.columns - 1)) // form.columns,
+               *(a.extent for a in whole.batch))  # fmt: skip
+    tiles = target.number(prod(extents, start=ONE))
+    blocks = target.device.units if tiles is None else min(tiles, target.device.units)
+    aligned = {u.buffer.id for o in whole.units for u in (o.a, o.b)} | {s.buffer for s, _ in kernel.staged}
+    if kernel.residual:
+        aligned.add(kernel.residual[0].buffer)
+    launch = Launch(code.name, grid(blocks), kernel.w.arguments)
+    if kernel.parts is None:
+        return Emitted((code,), (launch,), (), frozenset(aligned))
+    finish, second = kernel.parts.finish(f"{code.name}_finish")
+    memory = tuple(kernel.parts.memory(a) for a in kernel.parts.accs)
+    return Emitted((code, finish), (launch, second), memory, frozenset(aligned))

@@ -1,0 +1,413 @@
+"""Contractions by warp products (`mma.sync`, sm_80 and later): a block of warps copies parts of the operands into a ring in
+shared memory, reads them as fragments and multiplies.
+
+While the products of 32 bytes of the sum run, the fragments of the next 32 are read and the copies of a later stage go
+out. One barrier a stage says both that the next stage has come and that all have read the last one: it stands before the
+last products of a stage, which then run while the first fragments of the next one are read. Operands that cannot be
+copied as they lie (rows that are no multiple of 4 bytes apart, computed values, bytes across the sum) go through
+registers: loaded before the products of a step, put in their place after them. PTX ISA, mma, ldmatrix and cp.async.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from loopfuse.emit.base import Declined, Emitted
+from loopfuse.emit.code import KernelCode, Launch, ceil_div, grid
+from loopfuse.emit.matrix.leaves import Leaves, leaves
+from loopfuse.emit.matrix.shape import Axis, Contraction
+from loopfuse.emit.matrix.warp_forms import (
+    BESIDE,
+    CHUNK,
+    MOST_STAGES,
+    PANEL,
+    ROW,
+    STEPS,
+    TYPES,
+    Form,
+    Operand,
+    Piece,
+    choices,
+    kind,
+    operands,
+)  # fmt: skip
+from loopfuse.emit.matrix.warp_results import Results
+from loopfuse.emit.writer import Place, storage
+from loopfuse.ir import Store
+from loopfuse.sizes import ONE, Poly
+
+GROUP = 8  # rows of tiles that are gone through together, so that what they share stays in the second-level cache
+LEAST_STAGES = 2
+THREAD = "threadIdx.x"
+
+
+def by_warps(whole: Contraction) -> Emitted | Declined:
+    """By products of warps, where the device has them."""
+    target = whole.job.target
+    arch = target.device.arch.removeprefix("sm_").rstrip("af")
+    if not arch.isdigit() or int(arch) < 80:
+        return Declined("the device has no warp products")
+    name = kind(whole)
+    if isinstance(name, Declined):
+        return name
+    parts = leaves(whole)
+    why = Declined("no tile fits the shared memory and the registers")
+    for form in choices(whole, name):
+        found = operands(whole, form, name)
+        if isinstance(found, Declined):
+            return found
+        ring, pairs = found
+        if form.results(len(whole.units)) > 64 and form.threads > 128 and any(o.width == 0 for o in ring):
+            continue  # no registers are left for operands on their way
+        stage = sum(o.bytes for o in ring)
+        stages = [min(MOST_STAGES, (target.device.shared // n - 1024 - BESIDE) // stage) for n in (form.blocks, 1)]
+        blocks = form.blocks if stages[0] > LEAST_STAGES else 1
+        if stages[blocks == 1] < LEAST_STAGES:
+            continue
+        kernel = Kernel(whole, parts, replace(form, stages=stages[blocks == 1], blocks=blocks), ring, pairs, name)
+        return kernel.emitted(kernel.write())
+    return why
+
+
+class Kernel(Results):
+    """The text of one kernel: the ring and the products; what becomes of results is the base's."""
+
+    def __init__(self, whole: Contraction, leaves: Leaves, form: Form, ring: list[Operand],
+                 pairs: list[tuple[int, int]], kind: str) -> None:  # fmt: skip
+        self.stage = sum(o.bytes for o in ring)
+        super().__init__(whole, leaves, form, self.stage * form.stages)
+        self.operands, self.pairs, self.kind = ring, pairs, kind
+        self.depth = ring[0].depth
+        self.cell = TYPES[kind]
+        # names by operand: pointer to a thread's first chunk, its row, its element of the sum, its place and order
+        self.sources: list[tuple[str, str, str, str, str]] = []
+        self.reads: list[tuple[str, str]] = []  # by operand: where a lane reads, and the order of chunks there
+        self.fragments: list[str] = []
+
+    # -- the kernel ---------------------------------------------------------------------------------------------------
+
+    def write(self) -> KernelCode:
+        """All of it."""
+        w, form, whole = self.w, self.form, self.whole
+        self.choose()
+        self.fold_parts()
+        n = w.names.fresh
+        self.warp, self.lane, self.warp_row, self.warp_col = n("warp"), n("lane"), n("warp.row"), n("warp.col")
+        w.line(f"const int {self.warp} = {THREAD} / 32, {self.lane} = {THREAD} % 32;")
+        w.line(f"const int {self.warp_row} = {self.warp} / {form.across} * {form.high};")
+        w.line(f"const int {self.warp_col} = {self.warp} % {form.across} * {form.wide};")
+        self.place()
+        more = self.epilogue.reserve(f"lf_shared + {self.ring}", 1, "")
+        self.trips = n("trips")
+        w.line(f"const int {self.trips} = {w.poly(self.steps())};")
+        for operand in self.operands:
+            self.source(operand)
+        stage = n("stage")
+        w.line("#pragma unroll")
+        with w.block(f"for (int {stage} = 0; {stage} < {form.stages - 1}; ++{stage})"):
+            to = n("to")
+            w.line(f"unsigned char* const {to} = lf_shared + {stage} * {self.stage};")
+            names = self.ahead(stage)
+            for operand, piece in self.pieces():
+                for _ in self.piece(operand, piece, to, names):
+                    pass
+            w.line("lf_stage_end();")
+            for name in (to, *names):
+                w.names.free(name)
+        w.names.free(stage)
+        if any(self.leaves.kept.values()):
+            self.epilogue.one_sided(THREAD, form.threads)
+        self.products()
+        self.results_out("lf_shared")
+        w.shared = self.ring + more
+        how = " and ".join(dict.fromkeys(_said(o) for o in self.operands))
+        why = (f"tiles of {form.rows} x {form.columns} by {form.down} x {form.across} warps, {form.stages} stages of "
+               f"{self.depth}, mma.sync {self.kind}, operands {how}")  # fmt: skip
+        spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
+        return w.function(
+            whole.job.name, form.threads, blocks=form.blocks, head=[f"{whole.job.kernel.id}: {why}"],
+            kernel=whole.job.kernel.id, schedule="contraction", why=why, spans=spans,
+        )  # fmt: skip
+
+    def steps(self) -> Poly:
+        """How many stages a tile takes."""
+        whole = self.whole
+        return prod((a.extent for a in whole.depth[:-1]), start=ceil_div(whole.depth[-1].extent, self.depth))
+
+    def sides(self) -> tuple[Poly, Poly]:
+        """How many tiles there are along the rows and along the columns."""
+        return ceil_div(self.whole.rows.extent, self.form.rows), ceil_div(self.whole.cols.extent, self.form.columns)
+
+    def place(self) -> None:
+        """The coordinates of the block's tile: groups of tile rows, in each column by column."""
+        w, form, whole = self.w, self.form, self.whole
+        n = w.names.fresh
+        down, across = (w.poly(p) for p in self.sides())
+        at, first, size = n("at"), n("first"), n("size")
+        self.row, self.col = n("row.0"), n("col.0")
+        w.line(f"const int {at} = blockIdx.x % ({down} * {across});")
+        w.line(f"const int {first} = {at} / ({GROUP} * {across}) * {GROUP};")
+        w.line(f"const int {size} = lf_least<int>({down} - {first}, {GROUP});")
+        inner = f"({at} - {first} * {across})"
+        w.line(f"const int {self.row} = ({first} + {inner} % {size}) * {form.rows};")
+        w.line(f"const int {self.col} = {inner} / {size} * {form.columns};")
+        self.epilogue.origin = (self.row, self.col)
+        for number, axis in enumerate(whole.batch):
+            below = " * ".join([down, across, *(w.poly(a.extent) for a in whole.batch[number + 1 :])])
+            point = n("point")
+            w.line(f"const int {point} = (int)blockIdx.x / ({below}){f' % {w.poly(axis.extent)}' if number else ''};")
+            self.points.append(point)
+        for axis, point in zip(whole.batch, self.points, strict=True):
+            self.bind(axis, point)
+        for top in whole.tops:
+            self.epilogue.let(top)
+
+    def bind(self, axis: Axis, position: str) -> None:
+        """The loop indices of an axis from a position on it."""
+        w, rest = self.w, position
+        for number, (name, low, count) in reversed(list(enumerate(axis.indices))):
+            low_, count_ = w.poly(low), w.poly(count)
+            text = f"({rest}) % {count_}" if number else rest
+            w.line(f"const {w.index} {w.names(name)} = {text if low_ == '0' else f'{low_} + {text}'};")
+            rest = f"({rest}) / {count_}"
+
+    # -- operands into the ring ---------------------------------------------------------------------------------------
+
+    def source(self, operand: Operand) -> None:
+        """What a thread's copies of an operand have in common."""
+        w, side, form = self.w, operand.side, self.form
+        n = w.names.fresh
+        stem = side.buffer.id
+        row, depth, to, turn = (n(f"{stem}.{x}") for x in ("row", "depth", "to", "turn"))
+        texts = operand.first(f"(int){THREAD}", form.threads)
+        w.line(f"const int {row} = {self.row if operand.left else self.col} + {texts[0]};")
+        w.line(f"const int {depth} = {texts[1]};")
+        w.line(f"const int {turn} = {texts[3]};")
+        w.line(
+            f"const int {to} = {operand.offset} + {texts[2]};" if operand.offset else f"const int {to} = {texts[2]};"
+        )
+        pointer = ""
+        if side.value is None:
+            kind = storage(side.buffer.dtype)
+            terms = [(row, side.row), (depth, side.depth[-1]), *zip(self.points, side.batch, strict=True)]
+            text = " + ".join(f"(long long){at} * {w.poly(step)}" for at, step in terms if w.poly(step) != "0")
+            start = w.poly(side.start)
+            pointer = n(f"{stem}.from")
+            base = w.place(stem, False).pointer
+            w.line(
+                f"const {kind}* const {pointer} = {' + '.join(x for x in (base, '' if start == '0' else start, text) if x)};"
+            )
+        self.sources.append((pointer, row, depth, to, turn))
+
+    def pieces(self) -> list[tuple[Operand, Piece]]:
+        """Everything that a thread copies of a stage."""
+        return [(o, p) for o in self.operands for p in o.pieces(self.form.threads)]
+
+    def ahead(self, stage: str) -> tuple[str, ...]:
+        """Names for a stage that is copied: whether there is one, where it is along the innermost axis of the sum, and
+        along the others."""
+        w, whole = self.w, self.whole
+        more, inner = w.names.fresh("more"), w.names.fresh("inner")
+        w.line(f"const bool {more} = {stage} < {self.trips};")
+        if len(whole.depth) == 1:
+            w.line(f"const int {inner} = {stage} * {self.depth};")
+            return more, inner
+        each = w.poly(ceil_div(whole.depth[-1].extent, self.depth))
+        w.line(f"const int {inner} = {stage} % {each} * {self.depth};")
+        outer = []
+        for number, axis in enumerate(whole.depth[:-1]):
+            below = " * ".join([each, *(w.poly(a.extent) for a in whole.depth[number + 1 : -1])])
+            outer.append(w.names.fresh("outer"))
+            w.line(f"const int {outer[-1]} = {stage} / ({below}){f' % {w.poly(axis.extent)}' if number else ''};")
+        return more, inner, *outer
+
+    def piece(self, operand: Operand, piece: Piece, to: str, names: tuple[str, ...]) -> Iterator[None]:
+        """A chunk: copied at once, or loaded; then, after a pause, put in its place."""
+        w, side, whole = self.w, operand.side, self.whole
+        more, inner, *outer = names
+        pointer, row, depth, at, turn = self.sources[self.operands.index(operand)]
+        spot = f"{to} + {at} + ({turn} ^ {piece.turn})" if piece.turn else f"{to} + {at} + {turn}"
+        spot += f" + {piece.more}" if piece.more else ""
+        axis = whole.rows if operand.left else whole.cols
+        tile = operand.rows
+        far = f"{row} + {piece.row}" if piece.row else row
+        deep = f"{inner} + {depth} + {piece.depth}" if piece.depth else f"{inner} + {depth}"
+        along_rows = operand.lies == "mn"
+
+        def test(e: str) -> str:
+            """The condition that element `e` of the chunk is one of the operand."""
+            found = [more, self.inside(axis, tile, f"{far} + {e}" if along_rows and e != "0" else far),
+                     self.inside(whole.depth[-1], self.depth, deep if along_rows or e == "0" else f"{deep} + {e}")]  # fmt: skip
+            return " && ".join(t for t in found if t)
+
+        source = ""
+        if side.value is None:
+            terms = [(inner, side.depth[-1]), *zip(outer, side.depth[:-1], strict=True)]
+            moved = [x if w.poly(s) == "1" else f"(long long){x} * {w.poly(s)}" for x, s in terms if w.poly(s) != "0"]
+            fixed = w.poly(side.row * piece.row + side.depth[-1] * piece.depth)
+            source = " + ".join([pointer, *moved, *([fixed] if fixed != "0" else [])])
+        step = side.row if along_rows else side.depth[-1]
+        if operand.width:
+            count = operand.width // operand.item
+            for k in range(0, operand.each, count):
+                more_ = w.poly(step * k)
+                from_ = f"{source} + {more_}" if k else source
+                to_ = f"{spot} + {k * operand.item}" if k else spot
+                w.line(f"lf_stage{operand.width}_if({to_}, {from_}, {test(str(k))});")
+            yield
+            return
+        e, made = w.names.fresh("e"), w.names.fresh(f"{side.buffer.id}.made")
+        cell = storage(side.buffer.dtype if side.value is None else self.cell)
+        w.line(f"lf_vec<{cell}, {operand.each}> {made};")
+        w.line("#pragma unroll")
+        with w.block(f"for (int {e} = 0; {e} < {operand.each}; ++{e})"):
+            if side.value is None:
+                one = e if w.poly(step) == "1" else f"(long long){e} * {w.poly(step)}"
+                w.line(f"{made}.v[{e}] = {test(e)} ? ({source})[{one}] : ({cell})0;")
+            else:
+                self.value(operand, f"{made}.v[{e}]", test(e), (far, deep, e), tuple(outer))
+        yield
+        w.line(f"lf_leave<16>(({cell}*)({spot}), {made});")
+        for name in (e, made):
+            w.names.free(name)
+
+    def value(self, operand: Operand, to: str, test: str, at: tuple[str, str, str], outer: tuple[str, ...]) -> None:
+        """An element of a computed operand, rounded to the type of the products."""
+        w, whole = self.w, self.whole
+        far, deep, e = at
+        assert operand.side.value is not None
+        along_rows = operand.lies == "mn"
+        w.line(f"{to} = 0;")
+        with w.block(f"if ({test})"):
+            self.bind(whole.rows if operand.left else whole.cols, f"({far} + {e})" if along_rows else f"({far})")
+            self.bind(whole.depth[-1], f"({deep})" if along_rows else f"({deep} + {e})")
+            for axis, position in zip(whole.depth[:-1], outer, strict=True):
+                self.bind(axis, position)
+            text = w.kept(w.expr(operand.side.value), Place("", (), self.cell))
+            w.line(f"{to} = {text};")
+
+    # -- products -----------------------------------------------------------------------------------------------------
+
+    def products(self) -> None:
+        """The main loop."""
+        w, form, whole = self.w, self.form, self.whole
+        n = w.names.fresh
+        result = "int" if self.kind == "i8" else "float"
+        high, wide = form.high // 16, form.wide // 8
+        self.acc = {u.acc.id: n(f"{u.acc.id}.sums") for u in whole.units}
+        for name in self.acc.values():
+            w.line(f"{result} {name}[{high}][{wide}][4];")
+            w.line("#pragma unroll")
+            w.line(f"for (int q = 0; q < {high * wide * 4}; ++q) {name}[q / {wide * 4}][q / 4 % {wide}][q % 4] = 0;")
+        for operand in self.operands:
+            self.reader(operand)
+        place, fill, slot, step = n("place"), n("fill"), n("slot"), n("step")
+        w.line(f"lf_stage_wait<{form.stages - 2}>();")
+        w.line("lf_sync();")
+        w.line(f"int {slot} = 0, {fill} = {form.stages - 1};")
+        w.line(f"const unsigned char* {place} = lf_shared;")
+        for k in range(len(self.operands)):
+            self.read(k, 0, place)
+        w.line("#pragma unroll 1")
+        with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
+            to, later = n("to"), n("later")
+            w.line(f"unsigned char* const {to} = lf_shared + {fill} * {self.stage};")
+            w.line(f"const int {later} = {step} + {form.stages - 1};")
+            names = self.ahead(later)
+            pieces = self.pieces()
+            share = -(-len(pieces) // (STEPS - 1))
+            for kk in range(STEPS):
+                if kk == STEPS - 1:
+                    w.line(f"lf_stage_wait<{form.stages - 2}>();")
+                    w.line("lf_sync();")
+                    w.line(f"{fill} = {slot};")
+                    w.line(f"if (++{slot} == {form.stages}) {slot} = 0;")
+                    w.line(f"{place} = lf_shared + {slot} * {self.stage};")
+                for k in range(len(self.operands)):
+                    self.read(k, (kk + 1) % STEPS, place)
+                waiting = [self.piece(o, p, to, names) for o, p in pieces[kk * share : (kk + 1) * share]]
+                for one in waiting:
+                    next(one)
+                if kk == STEPS - 2 and all(o.width for o in self.operands):
+                    w.line("lf_stage_end();")
+                self.multiply(kk % 2, high, wide)
+                for one in waiting:
+                    for _ in one:
+                        pass
+                if kk == STEPS - 2 and not all(o.width for o in self.operands):
+                    w.line("lf_stage_end();")
+            for name in (to, later, *names):
+                w.names.free(name)
+        for name in (place, fill, slot, step):
+            w.names.free(name)
+
+    def reader(self, operand: Operand) -> None:
+        """Where a lane reads fragments of an operand: the address of a row of a matrix of 8 x 8."""
+        w, lane = self.w, self.lane
+        at, turn = w.names.fresh(f"{operand.side.buffer.id}.at"), w.names.fresh(f"{operand.side.buffer.id}.order")
+        first = self.warp_row if operand.left else self.warp_col
+        high, low = f"{lane} / 16", f"{lane} / 8 % 2"
+        inner, outer = (high, low) if operand.left else (low, high)  # of four matrices: along the sum, along the result
+        if operand.lies == "mn":
+            row, chunk = f"({inner}) * 8 + {lane} % 8", f"({first} / 8 % 8) ^ ({outer})"
+            panel = f"{first} / {PANEL} * {self.depth * ROW} + "
+        else:
+            row, chunk, panel = f"{first} + ({outer}) * 8 + {lane} % 8", inner, ""
+        w.line(f"const int {at} = {f'{operand.offset} + ' if operand.offset else ''}{panel}({row}) * {ROW};")
+        w.line(f"const int {turn} = (({chunk}) ^ {lane} % 8) << 4;")
+        self.reads.append((at, turn))
+        name = w.names.fresh(f"{operand.side.buffer.id}.fragments")
+        count, size = (self.form.high // 16, 4) if operand.left else (self.form.wide // 8, 2)
+        w.line(f"unsigned int {name}[2][{count}][{size}];")
+        self.fragments.append(name)
+
+    def read(self, k: int, kk: int, place: str) -> None:
+        """The fragments of an operand for the products of 32 bytes of the sum."""
+        operand, (at, turn), name = self.operands[k], self.reads[k], f"{self.fragments[k]}[{kk % 2}]"
+        across = operand.lies == "mn"
+        load = "lf_load_matrix4_t" if across else "lf_load_matrix4"
+        for q in range((self.form.high if operand.left else self.form.wide) // 16):
+            more, order = (kk * 16 * ROW, q * 2 * CHUNK) if across else (q * 16 * ROW, kk * 2 * CHUNK)
+            where = f"{place} + {at} + ({turn} ^ {order}) + {more}"
+            out = [f"{name}[{q}][{r}]" for r in range(4)] if operand.left else \
+                [f"{name}[{2 * q + r // 2}][{r % 2}]" for r in range(4)]  # fmt: skip
+            self.w.line(f"{load}({where}, {', '.join(out)});")
+
+    def multiply(self, half: int, high: int, wide: int) -> None:
+        """Products of the fragments of one half; rows of them to and fro, so that neighbours share a fragment."""
+        w = self.w
+        m, j, c = w.names.fresh("m"), w.names.fresh("j"), w.names.fresh("c")
+        w.line("#pragma unroll")
+        with w.block(f"for (int {m} = 0; {m} < {high}; ++{m})"):
+            w.line("#pragma unroll")
+            with w.block(f"for (int {j} = 0; {j} < {wide}; ++{j})"):
+                w.line(f"const int {c} = {m} % 2 ? {wide - 1} - {j} : {j};")
+                for (a, b), name in zip(self.pairs, self.acc.values(), strict=True):
+                    left, right = f"{self.fragments[a]}[{half}][{m}]", f"{self.fragments[b]}[{half}][{c}]"
+                    w.line(f"lf_mma_16x8_{self.kind}({name}[{m}][{c}], {left}, {right});")
+        for text in (m, j, c):
+            w.names.free(text)
+
+    # -- launches -----------------------------------------------------------------------------------------------------
+
+    def emitted(self, code: KernelCode) -> Emitted:
+        """The kernel with its launch: a block for each tile."""
+        target, whole = self.whole.job.target, self.whole
+        blocks = target.poly(prod((*self.sides(), *(a.extent for a in whole.batch)), start=ONE))
+        aligned = self.aligned() | {o.side.buffer.id for o in self.operands if o.width > o.item}
+        launch = Launch(code.name, grid(blocks), self.w.arguments)
+        if self.parts is None:
+            return Emitted((code,), (launch,), (), aligned)
+        finish, second = self.parts.finish(f"{code.name}_finish")
+        memory = tuple(self.parts.memory(a) for a in self.parts.accs)
+        return Emitted((code, finish), (launch, second), memory, aligned)
+
+
+def _said(operand: Operand) -> str:
+    """How an operand comes, in words."""
+    if operand.width == 0:
+        return "by element"
+    turned = "" if operand.flat else ", turned"
+    return f"by {operand.width} bytes{turned}"
