@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulator import available, build
+from emulator import EmulatorError, available, build
 from gpu_cases import Judge, wrapped
 from kernel_checks import inputs_for
 from row_programs import TEXTS
@@ -19,7 +19,7 @@ from row_programs import TEXTS
 from loopfuse import driver
 from loopfuse.bind import Bound, Given
 from loopfuse.devices import H200
-from loopfuse.diag import Source
+from loopfuse.diag import MachineError, Source
 from loopfuse.driver import Lowered, Optimised
 from loopfuse.emit import rows, rows_staged
 from loopfuse.emit.code import Code
@@ -205,22 +205,119 @@ def test_rows_in_turn(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -
     assert all(found[0][n].tobytes() == found[1][n].tobytes() for n in found[0])
 
 
+TURNS = {  # by the joins of a row
+    1: "let z = f32(x)\noutput y = f16(z * rsqrt(mean(z * z, axis=-1, keepdims=true)))\n",
+    3: """let z = f32(x)
+let d = z - mean(z, axis=-1, keepdims=true)
+let e = d * rsqrt(mean(d * d, axis=-1, keepdims=true))
+output y = f16(e / max(abs(e), axis=-1, keepdims=true))
+""",
+}
+
+
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_any_number_of_rows_in_turn(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("joins", TURNS)
+def test_any_number_of_rows_in_turn(joins: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that have no row, one, or several, told at the call."""
     for constant, value in (("LEAST_BYTES", 1), ("RESIDENT", 1), ("THREADS", 64)):
         monkeypatch.setattr(rows_staged, constant, value)
-    text = "input x: f16[M, 4000]\nlet z = f32(x)\noutput y = f16(z * rsqrt(mean(z * z, axis=-1, keepdims=true)))\n"
+    text = f"input x: f16[M, 4000]\n{TURNS[joins]}"
     lowered = driver.lower_program(driver.compile_source(Source("rows", text)).typed)
     optimised = driver.optimise(lowered, Options(sizes={"M": 13}))
     device = replace(H200, units=3 * blocks, cluster=2, shared=16000 - 4000 * blocks)
     code = emit(optimised.program, {"M": 13}, device, only="row", dynamic=True)
     assert "3 rows at a time" in code.kernels[0].why and code.kernels[0].cluster == blocks
+    assert code.kernels[0].text.count("lf_bar_wait(") == (joins if blocks > 1 else 0)
     for count in (0, 1, 3, 13):
         bound = driver.bind_program(lowered.typed, Given({}, dims={"M": count}, seed=count, fill=True))
         found = results(code, optimised.program, driver.run_inputs(optimised, bound), {"M": count})
         assert not (problem := Judge(lowered, bound).verdict(found)), problem
+
+
+# -- clusters ---------------------------------------------------------------------------------------------------------
+
+# States of one byte and of sixteen, several at once, whole arrays of them.
+STATES = ("argmax", "types", "any and bits", "array", "own", "offset", "two operands", "two softmaxes")
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("memory", [False, True], ids=["registers", "memory"])
+@pytest.mark.parametrize("blocks", [2, 8])
+@pytest.mark.parametrize("name", [*STATES, "bytes"])
+def test_states_of_all_kinds(name: str, blocks: int, memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What blocks send each other, of every size."""
+    shared_by(monkeypatch, 64, blocks, memory)
+    program = parse_program((BYTES if name == "bytes" else TEXTS[name]).lstrip("\n"))
+    sizes = dict(zip((s.id for s in program.sizes), (3, 2, 700) if len(program.sizes) > 2 else (3, 700), strict=True))
+    code = emit(program, sizes, only="row")
+    assert {k.cluster for k in code.kernels} == {blocks} and "lf_send(" in code.kernels[0].text
+    bound = Bound(sizes, inputs_for(program, sizes))
+    found = results(code, program, bound.inputs, sizes)
+    assert not (problem := Judge(wrapped(program), bound).verdict(found)), problem
+
+
+BYTES = """
+program bytes(M, N)
+buf x: i8[M, N] in
+buf z: u16[M, N] in
+buf d: f64[M, N] in
+buf a: i8[M] out
+buf b: u16[M] out
+buf p: i64[M] out
+kernel k1
+  par i < M
+    fold j < N
+      acc a: i8 sum
+      acc b: u16 max
+      acc p: f64 argmin
+      a <- x[i, j]
+      b <- z[i, j]
+      p <- d[i, j] at {j}
+    a[i] = a
+    b[i] = b
+    p[i] = p
+"""
+ARMED = "    if (threadIdx.x == 0) lf_bar_expect(bars + number % 2, 32);\n"
+AWAITED = "    lf_bar_wait(bars + number % 2, number / 2 % 2);\n"
+STUCK = "wait at the barrier at byte"
+WRONG = {
+    "armed too late": ((ARMED, ""), (AWAITED, AWAITED + ARMED), STUCK),
+    "too few bytes": ((ARMED, ARMED.replace("32", "28")), ("", ""), "4 bytes more than expected"),
+    "too many bytes": ((ARMED, ARMED.replace("32", "36")), ("", ""), STUCK),
+    "armed twice": ((ARMED, ARMED.replace("== 0", "< 2")), ("", ""), "more than 1 arrivals"),
+    "one set of slots": ((" + i / 3 % 2 * 32", ""), ("", ""), "depends"),
+    "one barrier": (("number % 2", "0"), ("number / 2 % 2", "number % 2"), "depends"),
+    "not waited for": ((AWAITED, ""), ("", ""), "more than 1 arrivals|depends"),
+    "the phase before": (("number / 2 % 2)", "number / 2 % 2 ^ 1)"), ("", ""), "more than 1 arrivals|depends"),
+    "no start": (("  lf_cluster_meet();\n", ""), ("", ""), "before lf_bar_init"),
+    "barriers not ready": (("    lf_bar_ready();\n", ""), ("", ""), "lf_bar_ready was not called"),
+    "a block left out": (("% 32 < 4)", "% 32 < 3)"), ("", ""), STUCK),
+}
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("what", ["", *WRONG])
+def test_wrong_joins_are_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of a join over a cluster is needed: without it, or with another one, some order of threads shows it."""
+    for constant, value in (("LEAST_BYTES", 1), ("RESIDENT", 1), ("THREADS", 64), ("ROLLING", 1)):
+        monkeypatch.setattr(rows_staged, constant, value)
+    lowered = driver.lower_program(driver.compile_source(Source("rows", f"input x: f16[M, 16000]\n{TURNS[1]}")).typed)
+    optimised = driver.optimise(lowered, Options(sizes={"M": 25}))
+    code = emit(optimised.program, {"M": 25}, replace(H200, units=12, cluster=4, shared=12096), only="row")
+    bound = driver.bind_program(lowered.typed, Given({}, dims={"M": 25}, seed=1, fill=True))
+    arrays = driver.run_inputs(optimised, bound)
+    if not what:
+        found = results(code, optimised.program, arrays, {"M": 25})
+        assert not (problem := Judge(lowered, bound).verdict(found)), problem
+        return
+    (kernel,) = code.kernels
+    text = kernel.text
+    for old, new in WRONG[what][:2]:
+        assert old in text
+        text = text.replace(old, new) if old else text
+    with pytest.raises(EmulatorError, match=WRONG[what][2]):
+        results(replace(code, kernels=(replace(kernel, text=text),)), optimised.program, arrays, {"M": 25})
 
 
 # -- the form ---------------------------------------------------------------------------------------------------------
@@ -264,9 +361,12 @@ def test_exponential_is_computed_once() -> None:
         assert kernel.text.count("exp(") + kernel.text.count("expf(") == 1
 
 
-def test_long_rows_are_shared_by_a_cluster() -> None:
+@pytest.mark.parametrize("rolling", [0, 1])
+def test_long_rows_are_shared_by_a_cluster(rolling: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_staged, "ROLLING", rolling)
     (kernel,) = workload("softmax 131072").kernels
-    assert kernel.cluster > 1 and "lf_cluster_at" in kernel.text
+    assert kernel.cluster > 1 and kernel.text.count("lf_send(") == kernel.text.count("lf_bar_wait(") == 2
+    assert "lf_cluster_sync" not in kernel.text
     old = replace(H200, cluster=1, shared=163 << 10)
     peer, sizes = WORKLOADS["softmax 131072"]
     (kernel,) = emit(script(f"bench/peers/{peer}", sizes)[1].program, sizes, old, only="row").kernels
@@ -301,3 +401,23 @@ def test_compiles(name: str) -> None:
         assert not binary.spills and not binary.warnings
         blocks = 65536 // (-(-binary.registers // 8) * 8 * kernel.threads)
         assert min(blocks, H200.shared // (kernel.shared + 1024), 2048 // kernel.threads) * block >= LEAST_IN_FLIGHT
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cuda.bindings") is None, reason="there is no NVRTC")
+@pytest.mark.parametrize("rolling", [0, 1])
+def test_blocks_of_a_row_do_not_wait_for_memory(rolling: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was stored need not be visible to the whole device before partial states are joined."""
+    from loopfuse.cuda.compile import compile_kernel
+    from loopfuse.cuda.sass import disassemble
+
+    monkeypatch.setattr(rows_staged, "ROLLING", rolling)
+    code = workload("softmax 131072")
+    (kernel,) = code.kernels
+    binary = compile_kernel(code.source(kernel), kernel.name, "sm_90a", contract=True)
+    try:
+        text = disassemble(binary.cubin)
+    except MachineError as why:
+        pytest.skip(str(why))
+    assert text.count("STAS") == 2
+    assert not any(slow in text for slow in ("MEMBAR", "ERRBAR"))
+    assert text.count("CCTL.IVALL") <= 1  # the first-level cache is emptied at the start at most

@@ -280,6 +280,26 @@ def test_decisions_name_what_the_user_wrote() -> None:
     assert [s.text.split("[")[0] for s in one.spans] == ["m", "y"]
 
 
+WIDE = """input x: bf16[M, N]
+input w: bf16[N, K]
+let z = f32(x)
+let r[i] = rsqrt(mean(z[i, j] * z[i, j] for j) + 1e-6)
+output y[i, k] = bf16(sum(z[i, j] * r[i] * f32(w[j, k]) for j))
+"""
+
+
+def test_an_array_in_a_wider_type_is_read_as_it_lies() -> None:
+    """The factor of the row moves out of the product, whose operands are those in memory; the statistics stay apart."""
+    stage = fused(WIDE, sizes={"M": 8192, "N": 1024, "K": 4096})
+    assert [(d.verdict, d.kind) for d in stage.decisions] == [("fused", "duplicate"), ("costly", "reduction")]
+    assert "`z` is `x` in a wider type, so each of its 2 readers computes it again" in stage.decisions[0].reason
+    assert "computes again sums" in stage.decisions[1].reason
+    assert len(stage.program.kernels) == 2
+    assert all(b.id != "z" for b in stage.program.buffers)
+    plans = stage.notes["plans"]
+    assert plans["k2"].path.startswith("wgmma bf16")
+
+
 def test_a_program_of_one_kernel_is_left_alone() -> None:
     program = text(
         "program p(N)\nbuf x: f32[N] in\nbuf y: f32[N] out\nkernel k1\n  par i < N\n    y[i] = x[i] + 1.0f32\n"

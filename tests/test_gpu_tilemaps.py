@@ -89,8 +89,9 @@ def expected(x: Any, n: int, shift: int, dtype: DType, swizzle: int) -> tuple[An
         .copy()
     )
     z[:, :n] = whole[:m, :n]
-    apart = 16 // dtype.itemsize  # of the last 16 bytes of a row all are written, with the zeros of the tile
-    z[:, n : -(-n // apart) * apart] = 0
+    apart = 16 // dtype.itemsize  # of the last 16 bytes of a row all are written
+    end = min(-(-n // apart) * apart, whole.shape[1])
+    z[:, n:end] = whole[:m, n:end]
     seen = whole.view(np.uint8).reshape(down, ROWS, across, 8, ROW // 8).transpose(0, 2, 1, 3, 4)
     if swizzle:
         chunks = np.arange(8)[None, :] ^ np.arange(ROWS)[:, None]
@@ -110,7 +111,8 @@ def device() -> Device:
 @pytest.mark.parametrize("dtype", [I8, BF16, F32, F64], ids=str)
 def test_tiles_are_filled_with_zeros_and_clipped(device: Device, dtype: DType, swizzle: int) -> None:
     loaded = load(device, program(dtype, swizzle))
-    for m, n, shift in ((13, 35, 0), (1, 1, 0), (16, 128, 0), (17, 131, 3), (7, 300, 1), (20, 16, 9)):
+    apart = 16 // dtype.itemsize  # a tile starts at a multiple of 16 bytes along a row, or the instruction is illegal
+    for m, n, shift in ((13, 35, 0), (1, 1, 0), (16, 128, 0), (17, 131, apart), (7, 300, 2 * apart), (20, 16, apart)):
         x = numbers(m, n, dtype)
         found = loaded.call({"x": x}, sizes={"M": m, "N": n, "S": shift}, to_host=True)
         z, seen = expected(x, n, shift, dtype, swizzle)

@@ -81,7 +81,7 @@ def complaints(code: Code, binaries: Sequence[Binary]) -> dict[str, str]:
     """By kernel, why its plan does not hold as it was compiled: it spills, or takes more registers than the plan has."""
     found: dict[str, str] = {}
     for kernel, binary in zip(code.kernels, binaries, strict=True):
-        if binary.spills:
+        if binary.spills > kernel.spills:
             found[kernel.name] = f"{binary.spills} bytes of registers spill to memory"
         elif kernel.limit and binary.registers > kernel.limit:
             found[kernel.name] = f"{binary.registers} registers a thread, and the plan has {kernel.limit}"

@@ -19,12 +19,13 @@ MOST_NARROW = 2**31 - 2**20  # elements and extents up to which subscripts are `
 @dataclass(frozen=True, slots=True)
 class Emitted:
     """Kernels, the steps that launch them, and the scratch they need. `aligned`: buffers read or written in vectors of
-    16 bytes from their start."""
+    16 bytes from their start. `notes`: why the emitter did not write something faster."""
 
     kernels: tuple[KernelCode, ...]
     steps: tuple[Step, ...]
     memory: tuple[Memory, ...] = ()
     aligned: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

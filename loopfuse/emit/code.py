@@ -70,7 +70,8 @@ class KernelCode:
 
     `threads` a block, `shared` bytes of dynamic shared memory, `cluster` blocks a cluster. `kernel` is the IR kernel,
     `schedule` what made it, `why` one line for a reader: what is computed and how. `spans`: the source it comes from.
-    `limit` is the most registers a thread may take for the plan to hold (0: whatever fits).
+    `limit` is the most registers a thread may take for the plan to hold (0: whatever fits), `spills` how many bytes of
+    them it may keep in memory: where that was measured to be faster than a smaller tile.
     """
 
     name: str
@@ -82,6 +83,7 @@ class KernelCode:
     schedule: str = ""
     why: str = ""
     limit: int = 0
+    spills: int = 0
     spans: tuple[Span, ...] = ()
 
 

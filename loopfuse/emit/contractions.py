@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.matrix import warpgroup
-from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, operands
+from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands, steps
 from loopfuse.emit.matrix.leaves import Leaves, leaves
 from loopfuse.emit.matrix.shape import Contraction, parse
+from loopfuse.emit.matrix.threads import by_threads
 from loopfuse.emit.matrix.warps import by_warps
 
 BARRIERS = 256  # bytes of shared memory for barriers
@@ -19,12 +20,14 @@ LEAST_STAGES = 2
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A tile of each product, whether consumers take turns, and how many tiles of 64 x 64 each has on its way."""
+    """A tile of each product, whether consumers take turns, how many tiles of 64 x 64 each has on its way, and how many
+    blocks share the sum of a tile."""
 
     rows: int
     columns: int
     pingpong: bool
     slots: int
+    split: int = 1
 
 
 def emit(job: Job) -> Emitted | Declined:
@@ -33,10 +36,10 @@ def emit(job: Job) -> Emitted | Declined:
     if isinstance(whole, Declined):
         return whole
     reasons: dict[str, None] = {}
-    for way in (by_warpgroups, by_warps):
+    for way in (by_warpgroups, by_warps, by_threads):
         found = way(whole)
         if isinstance(found, Emitted):
-            return found
+            return replace(found, notes=tuple(reasons))
         reasons[found.why] = None
     return Declined("; ".join(reasons))
 
@@ -54,40 +57,91 @@ def by_warpgroups(whole: Contraction) -> Emitted | Declined:
     if kind == "tf32" and "tf32" not in job.plan.path:
         return Declined("products of f32 stay at f32: neither `pragma tf32` nor `fast` allows less")
     parts = leaves(whole)
-    why = Declined("no tile fits the shared memory")
     for choice in choices(whole, parts):
         found = operands(whole, choice.rows, choice.columns)
         if isinstance(found, Declined):
             return found
-        ring, pairs = found
-        consumers = 2 if choice.pingpong or choice.rows >= 128 else 1
-        stage = sum(o.bytes for o in ring)
-        sides = {"rows": choice.rows, "cols": choice.columns}
-        beside = sum(
-            -(-sides[side] * x.bytes * consumers // 16) * 16 for side, kept in parts.kept.items() for x in kept
-        )
-        beside += BARRIERS + (consumers * JOINING if whole.ride is not None else 0)
-        room = job.target.device.shared - beside - consumers * choice.slots * SLOT
-        stages = min(MOST_STAGES, room // stage)
-        if stages < LEAST_STAGES:
-            continue
-        form = Form(
-            choice.rows, choice.columns, consumers, choice.pingpong, stages, choice.slots, ROW // dtype.itemsize, kind
-        )
-        kernel = warpgroup.Kernel(whole, parts, form, ring, pairs, job.name)
-        return warpgroup.emitted(kernel, kernel.write())
-    return why
+        form = fitted(whole, parts, choice, found[0], kind)
+        if form is not None:
+            kernel = warpgroup.Kernel(whole, parts, form, *found, job.name)
+            return warpgroup.emitted(kernel, kernel.write())
+    return Declined("no tile fits the shared memory")
+
+
+def fitted(whole: Contraction, parts: Leaves, choice: Choice, ring: list[Operand], kind: str) -> Form | None:
+    """The layout of a kernel with a tile, with as many stages as there is room for; None where it does not go."""
+    device, depth = whole.job.target.device, ROW // ring[0].side.dtype.itemsize
+    consumers = 2 if choice.pingpong or choice.rows >= 128 else 1
+    sides = {"rows": choice.rows, "cols": choice.columns}
+    beside = sum(-(-sides[side] * x.bytes * consumers // 16) * 16 for side, kept in parts.kept.items() for x in kept)
+    beside += BARRIERS + (consumers * JOINING if whole.ride is not None else 0)
+    stage = sum(o.bytes for o in ring)
+    stages = min(MOST_STAGES, (device.shared - beside - consumers * choice.slots * SLOT) // stage)
+    form = Form(
+        choice.rows, choice.columns, consumers, choice.pingpong, stages, choice.slots, depth, kind, choice.split
+    )
+    if stages < LEAST_STAGES:
+        return None
+    if choice.split > 1:
+        total = whole.job.target.number(steps(whole, form))
+        exchanged = choice.rows * choice.columns * 4 * len(whole.units)
+        even = form.columns % 64 == 0 and form.blocks * (form.columns // 64) % choice.split == 0
+        if total is None or (choice.split - 1) * -(-total // choice.split) >= total or not even:
+            return None
+        if whole.ride is not None or choice.split > device.cluster or exchanged > stages * stage:
+            return None
+    return form
+
+
+# -- which tile -------------------------------------------------------------------------------------------------------
+
+# Tiles of all products together, by their rows and columns: consumers that share a tile, and that take turns.
+TOGETHER = ((128, 256), (128, 192), (256, 128), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64), (64, 32), (64, 16),
+            (64, 8))  # fmt: skip
+TURNS = ((128, 192), (128, 128), (128, 64))
+SPLITS = (1, 2, 4)
+MOST_RESULTS = 128  # registers of results a thread of consumers that share a tile
+START = 4000  # clocks before the first product and after the last tile
+OPEN = 4000  # clocks of a tile that no product hides
+HANDED = 1000  # the same where another consumer multiplies meanwhile
+EXCHANGE = 3000  # clocks to exchange parts in a cluster
+FEED = 56.0  # bytes a clock of a multiprocessor from the second-level cache
 
 
 def choices(whole: Contraction, parts: Leaves) -> Iterator[Choice]:
-    """Tiles, the best first."""
-    plan, each = whole.job.plan, len(whole.units)
-    rows, columns = plan.tiles.get("rows", 128), plan.tiles.get("columns", 128)
-    pingpong = "ping-pong" in plan.path
+    """Tiles, the best first by what they should take."""
+    each = len(whole.units)
     residual = any(parts.flat(load) is not None for load in parts.loads())
-    if pingpong and columns * each > 128 and (residual or whole.job.budget < 255):
-        columns = 128 // each
-    if rows % 64 == 0 and columns % 8 == 0:
-        slots = 2 if not pingpong else 4 if rows * columns * each <= 128 * 128 else 3
-        yield Choice(rows, columns, pingpong, slots)
-    yield Choice(128, 128 // each, True, 4)
+    found: dict[Choice, float] = {}
+    for rows, columns in TOGETHER:
+        if columns % (8 * each) == 0:
+            for split in SPLITS:
+                slots = 2
+                found[Choice(rows, columns // each, False, slots, split)] = 0.0
+    for rows, columns in TURNS:
+        fits = rows * columns // 128 <= MOST_RESULTS or (each == 1 and whole.job.budget == 255)
+        if columns % (64 * each) == 0 and fits:
+            slots = 4 if rows * columns <= 128 * 128 else 2 if residual else 3
+            found[Choice(rows, columns // each, True, slots)] = 0.0
+    yield from sorted(found, key=lambda c: clocks(whole, c))
+
+
+def clocks(whole: Contraction, choice: Choice) -> float:
+    """About how long a tile takes to go through the whole, measured on an H200."""
+    units, each = whole.job.target.device.units, len(whole.units)
+    rows, columns = whole.number(whole.rows.extent), whole.number(whole.cols.extent)
+    tiles = -(-rows // choice.rows) * -(-columns // choice.columns)
+    for axis in whole.batch:
+        tiles *= whole.number(axis.extent)
+    depth = ROW // whole.units[0].a.dtype.itemsize
+    trips = -(-whole.number(whole.depth[-1].extent) // depth)
+    for axis in whole.depth[:-1]:
+        trips *= whole.number(axis.extent)
+    trips = -(-trips // choice.split)
+    lefts = len({u.a for u in whole.units})
+    step = max(choice.rows * choice.columns * each / 32, (choice.rows * lefts + choice.columns * each) * ROW / FEED)
+    waves = -(-tiles * choice.split // units)
+    if choice.pingpong and waves > 1:
+        return START + OPEN + waves * (trips * step + HANDED)
+    extra = EXCHANGE if choice.split > 1 else 0
+    return START + waves * (trips * step + OPEN + extra) * (1.0 if not choice.pingpong else 1.01)

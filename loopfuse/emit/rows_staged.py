@@ -139,9 +139,11 @@ class Staged(Rows):
             self.between()
             for stream in self.near_by:
                 self.fetch(stream)
-            if self.joins() == 1:  # else there is a barrier between a read of partial states and the next write of them
-                self.twin = f"{name} / {self.turns} % 2"
+            self.turn, self.each = f"{name} / {self.turns}", self.joins()
+            if self.each == 1:  # else there is a join between a read of partial states and the next write of them
+                self.twin = f"{self.turn} % 2"
             self.row(self.shape.body)
+        assert not self.bars or self.joined == self.each
         assert self.flying == [(group, False) for group in self.groups()]  # as it was before the loop
 
     def ahead(self) -> None:

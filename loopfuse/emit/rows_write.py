@@ -79,12 +79,6 @@ class Rows(Vectors):
         for band in self.shape.bands[:-1]:
             self.serial([s for s in band.body if isinstance(s, Let)])
 
-    def begin(self) -> None:
-        """The blocks of a cluster wait until all of them are there."""
-        if self.fit.blocks > 1:
-            self.w.comment("no block writes to another's memory before that one has started")
-            self.w.line("lf_cluster_meet();")
-
     def ahead(self) -> None:
         """The whole row into registers, what is needed first at first."""
         early = [s for s in self.shape.streams.values() if s.row and s.stored < 0]

@@ -58,6 +58,8 @@ def _writing(name: str, store: str) -> str:
 VECTORS: dict[str, str] = {
     # N elements of a C type in memory; the words are those that memory instructions move.
     "lf_vec": "template <class T, int N> union lf_vec { T v[N]; unsigned int w[(N * sizeof(T) + 3) / 4]; };",
+    # The same as one object that memory instructions move whole.
+    "lf_pack": "template <class T, int N> struct __align__(N * sizeof(T)) lf_pack { T v[N]; };",
     "lf_read": _reading("lf_read", "lf_load{0}((const char*)p + k * B)"),
     "lf_peek": _reading("lf_peek", "lf_peek{0}((const char*)p + k * B)"),
     "lf_peek16": "__device__ __forceinline__ uint4 lf_peek16(const void* p) { return *(const uint4*)p; }",

@@ -60,6 +60,11 @@ class Shape:
             count[block] = count.get(block, 0) + len(segment)
         return count
 
+    @cached_property
+    def apart(self) -> list[list[Product]]:
+        """The first segment of each block of statements: a tile of it is the tile of those that follow there."""
+        return list({id(s[0].owner.parent): s for s in reversed(self.segments)}.values())[::-1]
+
     @property
     def held(self) -> int:
         """The most results of one element that a tile holds at once."""
@@ -274,7 +279,7 @@ def _choose(ask: Ask, shape: Shape, how: Path, free: Path | None = None) -> Plan
         if shape.row is not None and not _covers(ask, shape, fit):
             continue
         for split in _splits(ask, shape, fit):
-            seconds = _seconds(ask, shape, how, fit, each, split)
+            seconds = _seconds(ask, shape, how, fit, split)
             seconds += arithmetic(ask.device, shape.prologues.work(fit))
             if best is not None and seconds >= best[0]:
                 continue
@@ -294,10 +299,10 @@ def _choose(ask: Ask, shape: Shape, how: Path, free: Path | None = None) -> Plan
 
 def _burden(ask: Ask, shape: Shape, how: Path, free: Path, tile: Tile, each: int) -> str:
     """What the prologues of a plan cost, in words."""
-    least = min((_seconds(ask, shape, free, t, each, 1) for t in free.tiles
+    least = min((_seconds(ask, shape, free, t, 1) for t in free.tiles
                  if t.accumulators(each) <= MOST_ACCUMULATORS), default=0.0)  # fmt: skip
     work = arithmetic(ask.device, shape.prologues.work(tile))
-    extra = max(work, _seconds(ask, shape, how, tile, each, 1) + work - least)
+    extra = max(work, _seconds(ask, shape, how, tile, 1) + work - least)
     return shape.prologues.said(tile, how.peak / free.peak, extra)
 
 
@@ -316,7 +321,7 @@ def _tiles(shape: Shape, segment: list[Product], tile: Tile) -> int:
 
 def _splits(ask: Ask, shape: Shape, tile: Tile) -> list[int]:
     """Ways to cut the sum: only where the tiles leave the device idle and nothing rides along."""
-    tiles = sum(_tiles(shape, s, tile) for s in shape.segments)
+    tiles = sum(_tiles(shape, s, tile) for s in shape.apart)
     depth = shape.first.extent(shape.first.k)
     riding = shape.rows_folded or shape.columns_folded or shape.row is not None or len(shape.segments) > 1
     if riding or tiles * 2 > ask.device.units:
@@ -376,10 +381,9 @@ def _window(u: Product, tile: Tile) -> dict[str, int]:
 
 def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, seconds: float, fixed: Fixed) -> Cost:
     found, device = ask.sketch, ask.device
-    blocks, asked = 0, 0.0
+    blocks, asked = sum(_tiles(shape, s, tile) for s in shape.apart) * split, 0.0
     for segment, accesses in zip(shape.segments, fixed.accesses, strict=True):
         tiles = _tiles(shape, segment, tile)
-        blocks += tiles * split
         window = _window(segment[0], shape.own(segment, tile))
         asked += tiles * sum(union(found, mine, window) * size for size, mine in accesses)
     rereads = max(0.0, asked - fixed.operands) * CACHED + fixed.before * shape.prologues.again(tile)
@@ -394,15 +398,16 @@ def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, 
     ))  # fmt: skip
 
 
-def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int) -> float:
+def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, split: int) -> float:
     """What the products alone take."""
-    u = shape.first
-    work = 0  # in tiles of the first product's depth, with all accumulators
-    for s in shape.segments:
-        whole = shape.own(s, tile)
-        work += _tiles(shape, s, tile) * len(s) * whole.columns * s[0].extent(s[0].k)
-    blocks = -(-work * split // (each * tile.columns * u.extent(u.k)))
-    return tile_seconds(ask.device, how, tile, each, -(-u.extent(u.k) // split), blocks) * u.each / 2
+    depths: dict[int, int] = {}  # of the sums of a tile, those that follow one another in its block together
+    for segment in shape.segments:
+        block = id(segment[0].owner.parent)
+        depths[block] = depths.get(block, 0) + len(segment) * segment[0].extent(segment[0].k)
+    first = next(iter(depths.values()))
+    work = sum(shape.own(s, tile).columns * _tiles(shape, s, tile) * depths[id(s[0].owner.parent)] for s in shape.apart)
+    blocks = -(-work * split // (tile.columns * first))  # as if all were of the first one's depth
+    return tile_seconds(ask.device, how, tile, 1, -(-first // split), blocks) * shape.first.each / 2
 
 
 def _workspace(shape: Shape, tile: Tile, split: int) -> int:
@@ -424,7 +429,7 @@ def _workspace(shape: Shape, tile: Tile, split: int) -> int:
 
 def _plan(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, result: Cost) -> Plan:
     u = shape.first
-    blocks = sum(_tiles(shape, s, tile) for s in shape.segments) * split
+    blocks = sum(_tiles(shape, s, tile) for s in shape.apart) * split
     roles: dict[str, Role] = {}
     for level in ask.sketch.levels[1:]:
         roles.update(dict.fromkeys(level.trips, "register"))

@@ -72,7 +72,7 @@ _SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\s*\(\s*(?P<alignment>\d+)\s*\)\s*)?(?P<type>[\w\s]+?)\s*\b(?P<name>\w+)\s*\[\s*\]\s*;"
 )
 _WAITS = re.compile(
-    r"\b(?:__syncthreads\w*|__syncwarp|__\w+_sync|__activemask|emu_\w*(?:sync|barrier|exchange|at)|emu_(?:bar|tile|mma|matrix|registers|async)_\w+)\b"
+    r"\b(?:__syncthreads\w*|__syncwarp|__\w+_sync|__activemask|emu_\w*(?:sync|barrier|exchange|at|send)|emu_(?:bar|tile|mma|matrix|registers|async)_\w+)\b"
 )
 
 
@@ -112,8 +112,11 @@ def items(text: str) -> Iterator[Item]:
 
 
 def has_ptx(text: str) -> bool:
-    """Whether there is inline PTX, comments and strings aside."""
-    return re.search(r"\basm\b", re.sub(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', "", text, flags=re.S)) is not None
+    """Whether there is inline PTX (or a built-in function about address spaces), comments and strings aside."""
+    return (
+        re.search(r"\basm\b|\b__cvta_", re.sub(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', "", text, flags=re.S))
+        is not None
+    )
 
 
 def to_host(text: str) -> str:

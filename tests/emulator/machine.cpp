@@ -451,6 +451,7 @@ EXPORT int emu_run(void (*one)(void**), void (*all)(void**, unsigned, unsigned),
     fault[4] = blockIdx.z;
     fault[5] = threadIdx.x;
     fault[6] = (u64)(uintptr_t)emu_shared;
+    return_stacks();
     reset();
   }
   return_stacks();

@@ -59,6 +59,13 @@ MATRIX: dict[str, str] = {
     "lf_bar_expect": _inline(f"void lf_bar_expect({_BAR}, {_WORD} bytes)", "emu_bar_expect(bar, bytes);"),
     "lf_bar_arrive": _inline(f"void lf_bar_arrive({_BAR})", "emu_bar_arrive(bar);"),
     "lf_bar_wait": _inline(f"void lf_bar_wait({_BAR}, {_WORD} parity)", "emu_bar_wait(bar, parity);"),
+    **{
+        f"lf_send{width}": _inline(
+            f"void lf_send{width}(void* to, {kind} value, {_BAR}, {_WORD} rank)",
+            f"emu_send(to, value, {width}, bar, rank);",
+        )
+        for width, kind in ((4, _WORD), (8, "unsigned long long"))
+    },
     **{name: _tile(name, r) for r in RANKS for name in (f"lf_tile_load{r}", f"lf_tile_store{r}")},
     "lf_tile_store_end": _inline("void lf_tile_store_end()", "emu_tile_store_end();"),
     **{

@@ -65,6 +65,7 @@ void emu_bar_ready();
 void emu_bar_expect(emu_u64* bar, unsigned int bytes);
 void emu_bar_arrive(emu_u64* bar);
 void emu_bar_wait(emu_u64* bar, unsigned int parity);
+void emu_send(void* to, emu_u64 value, unsigned int bytes, emu_u64* bar, unsigned int rank);
 void emu_group_barrier(int id, int threads, bool waits);
 void emu_tile_load(const char* what, void* to, const void* map, emu_u64* bar, const int* at, unsigned int rank);
 void emu_tile_store(const char* what, const void* map, const void* from, const int* at, unsigned int rank);

@@ -61,6 +61,8 @@ Bar& bar_at(const void* p, const char* what) {
 }
 
 void settle(Bar& bar) {
+  if (!bar.pending && bar.bytes < 0)
+    fail("%ld bytes more than expected come to the barrier at byte %u of shared memory", -bar.bytes, bar.at);
   if (bar.pending || bar.bytes) return;
   bar.phase ^= 1;
   bar.pending = bar.count;
@@ -76,6 +78,27 @@ void arrive(Bar& bar) {
     fail("more than %u arrivals in one phase of the barrier at byte %u of shared memory", bar.count, bar.at);
   --bar.pending;
   settle(bar);
+}
+
+// -- values for other blocks -------------------------------------------------------------------------------------------
+
+struct Send {
+  Block* block;  // who gets it
+  unsigned at, bytes;
+  Bar* bar;
+  u64 value;
+};
+constexpr unsigned SENDS = 1 << 15;
+Send sends[SENDS];
+unsigned send_count;
+
+void carry_out_send(unsigned n) {
+  Send s = sends[n];
+  memmove(sends + n, sends + n + 1, (--send_count - n) * sizeof(Send));
+  if (!s.block->live) fail("what lf_send sends to byte %u of shared memory comes when that block has left", s.at);
+  memcpy(s.block->shared + s.at, &s.value, s.bytes);
+  s.bar->bytes -= s.bytes;
+  settle(*s.bar);
 }
 
 // -- copies of tiles --------------------------------------------------------------------------------------------------
@@ -164,8 +187,12 @@ void carry_out_load(unsigned n) {
   settle(*c.bar);
 }
 
-// Something that goes on beside the threads happens; false where there is nothing.
+// Something that goes on beside the threads happens; false where there is nothing. What was sent last may come first.
 bool advance() {
+  if (send_count && (!load_count || job.order != 2 || draw() & 1)) {
+    carry_out_send(job.order == 2 ? (unsigned)(draw() % send_count) : send_count - 1);
+    return true;
+  }
   if (!load_count) return false;
   unsigned n = job.order == 2 ? (unsigned)(draw() % load_count) : 0;
   if (!loads[n].block->live) return false;
@@ -190,7 +217,7 @@ void finish_stores(unsigned left) {
 // -- the life of a block ----------------------------------------------------------------------------------------------
 
 void forget_copies() {
-  load_count = store_count = 0;
+  load_count = store_count = send_count = 0;
   memset(groups, 0, sizeof groups);
   memset(bar_count, 0, sizeof bar_count);
 }
@@ -205,6 +232,8 @@ void check_copies(const Block& block) {
   for (unsigned n = 0; n < load_count; ++n)
     if (loads[n].block == &block)
       fail("nobody has waited for a tile load, which fills shared memory from byte %u", loads[n].shared);
+  for (unsigned n = 0; n < send_count; ++n)
+    if (sends[n].block == &block) fail("nobody has waited for what lf_send sends to byte %u of shared memory", sends[n].at);
   for (unsigned n = 0; n < bar_count[block.rank]; ++n) {
     const Bar& bar = bars[block.rank][n];
     if (bar.bytes)
@@ -259,6 +288,19 @@ extern "C" void emu_bar_wait(u64* p, unsigned parity) {
     bar.waiting[me->warp - warps - me->block->rank * job.warps] |= me->bit;
     park(me, bar.names[parity]);
   }
+}
+
+extern "C" void* emu_cluster_at(void* p, unsigned rank);
+
+extern "C" void emu_send(void* to, u64 value, unsigned bytes, u64* p, unsigned rank) {
+  me_in("lf_send");
+  Send s{nullptr, shared_at(to, bytes, bytes, "lf_send"), bytes, nullptr, value};
+  s.bar = &bar_at(emu_cluster_at(p, rank), "lf_send");
+  s.block = &blocks[rank];
+  if (s.bar->unready) fail("lf_send with a barrier that lf_bar_ready was not called for");
+  if (send_count == SENDS) fail("more than %u values on their way", SENDS);
+  sends[send_count++] = s;
+  if (at_once(LOAD)) carry_out_send(send_count - 1);
 }
 
 extern "C" void emu_tile_load(const char* what, void* to, const void* map, u64* p, const int* at, unsigned rank) {

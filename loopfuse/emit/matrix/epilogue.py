@@ -35,7 +35,7 @@ class Epilogue(Serial):
 
     What the kernel round them says, as texts over `{j}`, `{e}` (which element of a group of four) or `{h}` (which of its
     two rows): `sums`, the result of each accumulator; `packed`, for outputs of 16 bits that leave as tiles, where a pair
-    goes; `tiles`, for loads that came as tiles, where a pair is; `states`, of accumulators that ride along.
+    goes; `plain`, for wider ones, where an element goes; `tiles`, for loads that came as tiles, where a pair is; `states`, of accumulators that ride along.
     """
 
     def __init__(self, writer: Writer, leaves: Leaves, extents: Mapping[str, int]) -> None:
@@ -44,6 +44,7 @@ class Epilogue(Serial):
         self.origin = ("", "")
         self.sums: dict[str, str] = {}
         self.packed: dict[str, str] = {}
+        self.plain: dict[str, str] = {}
         self.tiles: dict[Load, str] = {}
         self.states: dict[str, str] = {}
         self.kept: dict[str, str] = {}  # by value of one side: its array in shared memory
@@ -149,6 +150,9 @@ class Epilogue(Serial):
                     elif stmt.buffer in made:
                         value = w.unrounded(w.expr(stmt.value), Place("", (), whole.job.buffers[stmt.buffer].dtype))
                         w.line(f"{made[stmt.buffer]}[{e}] = {value};", stmt.span)
+                    elif stmt.buffer in self.plain:
+                        to = self.plain[stmt.buffer].format(j=j, e=e)
+                        w.line(f"{to} = {w.expr(stmt.value)};", stmt.span)
                     else:
                         with ExitStack() as stack:
                             if self.inside:

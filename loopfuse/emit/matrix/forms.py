@@ -38,7 +38,7 @@ class Form:
     """A tile of `rows` x `columns` of each product by `consumers` warpgroups, which take turns where `pingpong`.
 
     `blocks`: how many tiles of 64 rows a consumer has; `depth`: elements of the sum that a stage holds; `slots`: tiles of
-    64 x 64 of a consumer on their way in or out.
+    64 x 64 of a consumer on their way in or out. `split`: blocks of a cluster that share the sum of a tile.
     """
 
     rows: int
@@ -49,6 +49,7 @@ class Form:
     slots: int
     depth: int
     kind: str
+    split: int = 1
 
     @property
     def blocks(self) -> int:

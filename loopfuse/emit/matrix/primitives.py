@@ -1,7 +1,7 @@
 """What contraction kernels call: barriers in shared memory, copies of tiles, and the instructions of the matrix units.
 
-Source: PTX ISA 8.8 (wgmma, mbarrier, cp.async.bulk.tensor, stmatrix, ldmatrix, mma). All pointers are generic ones; `bar`
-is a barrier in shared memory. A tile in shared memory has rows of 128 bytes, whose 16-byte chunks are permuted within
+Source: PTX ISA 8.8 (wgmma, mbarrier, st.async, cp.async.bulk.tensor, stmatrix, ldmatrix, mma). All pointers are generic
+ones; `bar` is a barrier in shared memory. A tile in shared memory has rows of 128 bytes, whose 16-byte chunks are permuted within
 groups of eight rows (the 128-byte swizzle), and starts at a multiple of 1024 bytes.
 """
 
@@ -90,12 +90,20 @@ def _stage(width: int) -> str:
     )
 
 
+def _send(width: int, kind: str, letter: str) -> str:
+    return (
+        f"{_I}void lf_send{width}(void* to, {kind} value, unsigned long long* bar, unsigned int rank) {{\n"
+        '  asm volatile("{ .reg .b32 t, b; mapa.shared::cluster.u32 t, %0, %3; mapa.shared::cluster.u32 b, %2, %3;\\n"\n'
+        f'    "st.async.shared::cluster.mbarrier::complete_tx::bytes.b{width * 8} [t], %1, [b]; }}"\n'
+        f'    :: "r"(lf_shared_at(to)), "{letter}"(value), "r"(lf_shared_at(bar)), "r"(rank) : "memory");\n}}'
+    )
+
+
 PRIMITIVES: dict[str, str] = {
     "lf_map": "struct __align__(64) lf_map { unsigned long long w[16]; };",
+    # By the built-in function, not by PTX: the compiler then does the arithmetic of such addresses in 32 bits.
     "lf_shared_at": _I + """unsigned int lf_shared_at(const void* p) {
-  unsigned int at;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(at) : "l"(p));
-  return at;
+  return (unsigned int)__cvta_generic_to_shared(p);
 }""",
     # Barriers in shared memory: a phase ends once all have arrived and all expected bytes have come.
     "lf_bar_init": _I + """void lf_bar_init(unsigned long long* bar, unsigned int count) {
@@ -114,6 +122,23 @@ PRIMITIVES: dict[str, str] = {
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
       : "=r"(done) : "r"(at), "r"(parity) : "memory");
   } while (!done);
+}""",
+    # A value to a place in the shared memory of block `rank` of the cluster, whose barrier counts its bytes; both are
+    # given as this block's.
+    "lf_send4": _send(4, "unsigned int", "r"),
+    "lf_send8": _send(8, "unsigned long long", "l"),
+    "lf_send": """template <class T>
+__device__ __forceinline__ void lf_send(T* to, T value, unsigned long long* bar, unsigned int rank) {
+  if constexpr (sizeof(T) == 4) {
+    union { T v; unsigned int w; } u;
+    u.v = value;
+    lf_send4(to, u.w, bar, rank);
+  } else {
+    union { T v; unsigned long long w[sizeof(T) / 8]; } u;
+    u.v = value;
+#pragma unroll
+    for (int k = 0; k < (int)sizeof(T) / 8; ++k) lf_send8((unsigned long long*)to + k, u.w[k], bar, rank);
+  }
 }""",
     **{f"lf_tile_load{r}": _tile_load(r) for r in RANKS},
     **{f"lf_tile_store{r}": _tile_store(r) for r in RANKS},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loopfuse.dtypes import F32
 from loopfuse.emit.code import TileMap
 from loopfuse.emit.matrix.epilogue import Block, Epilogue
 from loopfuse.emit.matrix.finish import Parts
@@ -13,9 +14,15 @@ from loopfuse.emit.matrix.shape import Contraction
 from loopfuse.emit.rows_vectors import used
 from loopfuse.emit.writer import HALVES, Writer, state_bytes, state_type
 from loopfuse.ir import Acc, Load, Store
-from loopfuse.sizes import Poly
+from loopfuse.sizes import ZERO, Poly
 
+PART = 64 * 64 * 4  # bytes of the sums of a part of the result
 FIRST_GROUP = 1  # named barriers: of each consumer, then of their turns
+
+
+def followed(batch: tuple[Poly, ...]) -> list[int]:
+    """The batch axes that an access follows: no tile map has a step of zero."""
+    return [k for k, step in enumerate(batch) if step != ZERO]
 
 
 class Results:
@@ -29,7 +36,7 @@ class Results:
         self.parts: Parts | None = None
         # names of the kernel, set as it is written
         self.row = self.col = self.mine = self.thread = self.slots = self.come = self.came = self.in_map = ""
-        self.joining = ""
+        self.joining = self.rank = ""
         self.points: list[str] = []
         self.out_maps: list[str] = []
         self.acc: dict[str, str] = {}
@@ -42,18 +49,15 @@ class Results:
         for store in self.leaves.stores:
             flat = self.leaves.flat(store)
             dtype = self.whole.job.buffers[store.buffer].dtype
-            if (
-                flat is not None
-                and dtype in HALVES
-                and flat.tiled(self.whole, 2, stored=True)
-                and self.form.columns % 64 == 0
-            ):
+            if flat is None or dtype not in (*HALVES, F32) or self.form.columns % 64:
+                continue
+            if flat.tiled(self.whole, dtype.itemsize, stored=True):
                 self.staged.append((store, flat))
         for load in self.leaves.loads():
             flat = self.leaves.flat(load)
             if flat is None or load.dtype not in HALVES or self.residual is not None or self.form.columns % 64:
                 continue
-            if flat.tiled(self.whole, 2) and len(self.staged) < 2:
+            if flat.tiled(self.whole, 2) and self.sends() < 2 and self.form.split == 1:
                 self.residual = (load, flat)
 
     def map(self, buffer: str, start: Poly, extents: tuple[Poly, ...], apart: tuple[Poly, ...], box: tuple[int, ...],
@@ -67,7 +71,14 @@ class Results:
         """The map of an array of the result's shape."""
         whole = self.whole
         extents = (whole.cols.extent, whole.rows.extent, *(a.extent for a in whole.batch))
-        return self.map(buffer, flat.start, extents, (flat.row, *flat.batch), (64, 64), stem)
+        return self.map(
+            buffer,
+            flat.start,
+            extents,
+            (flat.row, *flat.batch),
+            (ROW // self.whole.job.buffers[buffer].dtype.itemsize, 64),
+            stem,
+        )
 
     def sync(self) -> str:
         """A barrier of the threads of a consumer."""
@@ -78,8 +89,10 @@ class Results:
         m, c = self.pieces()[k]
         at = k % self.form.slots
         bar = f"{self.come} + {self.mine} * {self.form.slots} + {at}"
-        points = "".join(f", {p}" for p in self.points)
-        rank = 2 + len(self.points)
+        assert self.residual is not None
+        batch = followed(self.residual[1].batch)
+        points = "".join(f", {self.points[x]}" for x in batch)
+        rank = 2 + len(batch)
         self.w.line(f"lf_bar_expect({bar}, {SLOT});")
         self.w.line(f"lf_tile_load{rank}({self.slots} + {at * SLOT}, &{self.in_map}, {bar}, {self.col} + {c}, "
                     f"{self.tile_row(m)}{points});")  # fmt: skip
@@ -114,7 +127,11 @@ class Results:
                 u.acc.id: f"{self.acc[u.acc.id]}[{m}][({c // 8} + {{j}}) * 4 + {{e}}]" for u in whole.units
             }
             self.start(m, c)
-            with w.block(""):
+            split = form.split
+            with w.block(f"if ({self.rank} == {k % split})" if split > 1 else ""):
+                if split > 1:
+                    sent = k // split * self.sends()
+                    self.gather(k, m, c)
                 sent = self.piece(k, m, c, width, (warp_row, lane_col, own), sent)
             self.end(m, c, width, warp_row, lane_col)
         lane = f"{self.thread} % 32"
@@ -127,6 +144,51 @@ class Results:
         w.lines[start:start] = ["  " * depth + text for text in ahead]
         for name in (*places, *self.acc.values()):
             w.names.free(name)
+
+    # -- a sum that blocks of a cluster share -------------------------------------------------------------------------
+
+    def share(self, k: int, of: str) -> str:
+        """Where the sums of a part of the result from one of the blocks lie: in place of the ring, four a thread."""
+        form = self.form
+        count = form.split * PART * len(self.whole.units)  # bytes of a part from all blocks
+        consumer = f"{self.mine} * {len(self.pieces()) // form.split * count} + " if form.consumers > 1 else ""
+        text = f"(lf_shared + {consumer}{k // form.split * count} + {of} * {PART * len(self.whole.units)})"
+        return f"((lf_pack<float, 4>*){text} + {self.thread})"
+
+    def exchange(self) -> None:
+        """The sums of each part to the block that finishes it, once no block reads its ring any more."""
+        w, form = self.w, self.form
+        w.line("lf_cluster_sync();")
+        for k, (m, c) in enumerate(self.pieces()):
+            with w.block(f"if ({self.rank} != {k % form.split})"):
+                to = w.names.fresh("to")
+                w.line(f"lf_pack<float, 4>* const {to} = lf_cluster_at({self.share(k, self.rank)}, {k % form.split});")
+                for number, unit in enumerate(self.whole.units):
+                    sums = f"{self.acc[unit.acc.id]}[{m}]"
+                    w.line("#pragma unroll")
+                    with w.block("for (int q = 0; q < 8; ++q)"):
+                        four = ", ".join(f"{sums}[{c // 2} + 4 * q + {x}]" for x in range(4))
+                        w.line(f"const lf_pack<float, 4> sums = {{{{{four}}}}};")
+                        w.line(f"{to}[q * 128 + {number * 1024}] = sums;")
+                w.names.free(to)
+        w.line("lf_cluster_sync();")
+
+    def gather(self, k: int, m: int, c: int) -> None:
+        """The sums of a part from all blocks, in the order of the blocks."""
+        w, form = self.w, self.form
+        for number, unit in enumerate(self.whole.units):
+            sums = f"{self.acc[unit.acc.id]}[{m}][{c // 2} + q]"
+            total = w.names.fresh("total")
+            w.line("#pragma unroll")
+            with w.block("for (int q = 0; q < 32; ++q)"):
+                for of in range(form.split):
+                    value = f"{self.share(k, str(of))}[q / 4 * 128 + {number * 1024}].v[q % 4]"
+                    value = f"({self.rank} == {of} ? {sums} : {value})"
+                    w.line(f"float {total} = {value};" if of == 0 else f"{total} += {value};")
+                w.line(f"{sums} = {total};")
+            w.names.free(total)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
 
     def pieces(self) -> list[tuple[int, int]]:
         """The parts of a consumer's tile in their order: block of 64 rows, first column. What rides along rows has all of
@@ -144,7 +206,7 @@ class Results:
         inside = self.inside_row(m)
         row = f"{inside} + {warp_row}" if inside else warp_row
         col = f"{c} + {lane_col}" if c else lane_col
-        epilogue.tiles, epilogue.packed = {}, {}
+        epilogue.tiles = {}
         at = k % form.slots
         if self.residual:
             load, _ = self.residual
@@ -157,35 +219,67 @@ class Results:
                     f"lf_load_matrix4({self.chunk(at, q, own)}, {', '.join(f'{pairs}[{4 * q + x}]' for x in range(4))});"
                 )
             epilogue.tiles[load] = f"{pairs}[2 * {{j}} + {{h}}]"
-        made = {s.buffer: n(f"{s.buffer}.pairs") for s, _ in self.staged}
-        for name in made.values():
-            w.line(f"unsigned int {name}[16];")
-        epilogue.packed = {buffer: f"{name}[2 * {{j}} + {{h}}]" for buffer, name in made.items()}
+        made: dict[str, str] = {}
+        epilogue.packed, epilogue.plain = {}, {}
+        for store, _ in self.staged:
+            if self.whole.job.buffers[store.buffer].dtype in HALVES:
+                name = made[store.buffer] = n(f"{store.buffer}.pairs")
+                w.line(f"unsigned int {name}[16];")
+                epilogue.packed[store.buffer] = f"{name}[2 * {{j}} + {{h}}]"
+            else:
+                name = made[store.buffer] = n(f"{store.buffer}.made")
+                w.line(f"float {name}[32];")
+                epilogue.plain[store.buffer] = f"{name}[4 * {{j}} + {{e}}]"
         epilogue.block(Block(row, col, width))
         if self.residual and not self.staged:
             self.refill(k)
-        for (store, _), out in zip(self.staged, self.out_maps, strict=True):
-            place = at if self.residual else sent % form.slots
-            pairs = made[store.buffer]
-            for q in range(4):
-                w.line(
-                    f"lf_store_matrix4({self.chunk(place, q, own)}, {', '.join(f'{pairs}[{4 * q + x}]' for x in range(4))});"
-                )
-            w.line("lf_async_fence();")
-            if not self.residual:
-                w.line(f"if ({self.thread} == 0) lf_tile_store_read<{max(0, form.slots - 2)}>();")
-            w.line(self.sync())
-            points = "".join(f", {p}" for p in self.points)
-            with w.block(f"if ({self.thread} == 0)"):
-                w.line(f"lf_tile_store{2 + len(self.points)}(&{out}, {self.slots} + {place * SLOT}, {self.col} + {c}, "
-                       f"{self.tile_row(m)}{points});")  # fmt: skip
-                w.line("lf_tile_store_end();")
-                if self.residual:
-                    self.refill(k)
-            sent += 1
+        for (store, flat), out in zip(self.staged, self.out_maps, strict=True):
+            batch = followed(flat.batch)
+            halves = 1 if store.buffer in epilogue.packed else 2
+            for half in range(halves):
+                place = at if self.residual else sent % form.slots
+                self.stage_out(made[store.buffer], place, half if halves == 2 else -1, own)
+                w.line("lf_async_fence();")
+                if not self.residual:
+                    w.line(f"if ({self.thread} == 0) lf_tile_store_read<{max(0, form.slots - 2)}>();")
+                w.line(self.sync())
+                points = "".join(f", {self.points[x]}" for x in batch)
+                with w.block(f"if ({self.thread} == 0)"):
+                    w.line(f"lf_tile_store{2 + len(batch)}(&{out}, {self.slots} + {place * SLOT}, "
+                           f"{self.col} + {c + half * 32}, {self.tile_row(m)}{points});")  # fmt: skip
+                    w.line("lf_tile_store_end();")
+                    if self.residual:
+                        self.refill(k)
+                sent += 1
         for name in (*made.values(), *([epilogue.tiles[self.residual[0]].split("[")[0]] if self.residual else [])):
             w.names.free(name)
         return sent
+
+    def sends(self) -> int:
+        """Tiles that go out for a part of the result."""
+        return sum(1 if self.whole.job.buffers[s.buffer].dtype in HALVES else 2 for s, _ in self.staged)
+
+    def stage_out(self, made: str, place: int, half: int, own: str) -> None:
+        """Results of a thread to a slot: pairs of 16 bits as matrices, wider ones (a half of the columns) by twos."""
+        w = self.w
+        if half < 0:
+            for q in range(4):
+                pairs = ", ".join(f"{made}[{4 * q + x}]" for x in range(4))
+                w.line(f"lf_store_matrix4({self.chunk(place, q, own)}, {pairs});")
+            return
+        j, h, lane = w.names.fresh("j"), w.names.fresh("h"), f"{self.thread} % 32"
+        w.line("#pragma unroll")
+        with w.block(f"for (int {j} = 0; {j} < 4; ++{j})"):
+            w.line("#pragma unroll")
+            with w.block(f"for (int {h} = 0; {h} < 2; ++{h})"):
+                line = f"({self.thread} / 32 * 16 + {lane} / 4 + {h} * 8)"
+                chunk = f"((2 * {j} + {self.thread} % 4 / 2 ^ {lane} / 4) << 4)"
+                w.line(f"float* const at = (float*)({self.slots} + {place * SLOT} + {line} * {ROW} + {chunk}) + "
+                       f"{self.thread} % 2 * 2;")  # fmt: skip
+                w.line(f"at[0] = {made}[4 * ({half * 4} + {j}) + 2 * {h}];")
+                w.line(f"at[1] = {made}[4 * ({half * 4} + {j}) + 2 * {h} + 1];")
+        w.names.free(j)
+        w.names.free(h)
 
     def refill(self, k: int) -> None:
         """The next tile of the residual into a slot whose result has gone."""

@@ -17,7 +17,7 @@ from loopfuse.ir import Acc, Affine, Buffer, Dim, Expr, Let, Load, Loop, Op, Ref
 from loopfuse.rewrite import map_expr
 from loopfuse.schedule.products import Product, factors, products
 from loopfuse.sizes import ONE, ZERO, Poly, Quot
-from loopfuse.walking import own, subexprs, walk
+from loopfuse.walking import free_names, own, subexprs, walk
 
 Index = tuple[str, Poly, Poly]  # its name, where it starts, how many values it has
 
@@ -163,6 +163,7 @@ def _parts(job: Job, units: list[Product], tops: tuple[Let, ...], dims: list[Dim
     terms = [a.id for u in units for a in u.owner.accs]
     if set(terms) != {u.term.acc.id for u in units}:
         return Declined("a fold has sums that are not products")
+    tops, body, ride = _settled(job, tops, body, ride, {*first.m, *first.n})
     multiples = {s.id: lcm(s.multiple, _power(job, s.id)) for s in job.ask.env.program.sizes}
     whole = Contraction(job, (), Axis(()), Axis(()), (), (), tops, body, ride, multiples)
     moved = {d.id for d in dims}
@@ -175,6 +176,21 @@ def _parts(job: Job, units: list[Product], tops: tuple[Let, ...], dims: list[Dim
             return got
         ones.append((got[0], got[2], got[1], got[3]) if swapped else got)
     return _axes(whole, ones, indices, units, (rows, cols, first.batch))
+
+
+def _settled(job: Job, tops: tuple[Let, ...], body: tuple[Stmt, ...], ride: Ride | None, moving: set[str],
+             ) -> tuple[tuple[Let, ...], tuple[Stmt, ...], Ride | None]:  # fmt: skip
+    """Lets round the products that follow rows or columns among the statements of an element, and, where they are used
+    there, among those after a fold."""
+    follows = job.ask.sketch.deps
+    moved = tuple(t for t in tops if follows.get(t.id, frozenset()) & moving)
+    if ride is not None:
+        folded, after = {d.id for d in ride.loop.dims}, ride.after
+        for let in reversed(moved):
+            if not follows[let.id] & folded and let.id in free_names(after).values:
+                after = (let, *after)
+        ride = Ride(ride.loop, ride.along, after)
+    return tuple(t for t in tops if t not in moved), (*moved, *body), ride
 
 
 def _index(job: Job, dim: Dim) -> Index | Declined:
@@ -212,20 +228,23 @@ def _unit(whole: Contraction, unit: Product, indices: dict[str, Index], moved: s
     folded = frozenset(unit.k)
     sides: list[list[Expr]] = [[], []]
     outside: list[Expr] = []
+    either: list[Expr] = []  # factors that follow what is summed over alone
     for leaf in factors(found, unit.term.store.value, folded, unit.term.level):
         needs = found.resolve(summary(leaf).names, unit.term.level)
         if not needs & folded:
-            outside.append(leaf)
+            outside.append(_inlined(whole, leaf))
         elif needs & {*unit.m}:
             sides[0].append(leaf)
         elif needs & {*unit.n}:
             sides[1].append(leaf)
         else:
-            return Declined("a factor follows neither rows nor columns")
+            either.append(leaf)
+    if not sides[0] or not sides[1]:
+        return Declined("an operand is missing")
+    computed = [len(side) > 1 or not isinstance(_stored(whole, side[0]), Load) for side in sides]
+    sides[computed[1] and not computed[0]] += either
     made: list[_Access] = []
     for leaves in sides:
-        if not leaves:
-            return Declined("an operand is missing")
         access = _operand(whole, leaves, indices, moved | folded, unit)
         if isinstance(access, Declined):
             return access
@@ -236,22 +255,33 @@ def _unit(whole: Contraction, unit: Product, indices: dict[str, Index], moved: s
 def _operand(whole: Contraction, leaves: list[Expr], indices: dict[str, Index], names: set[str], unit: Product,
              ) -> _Access | Declined:  # fmt: skip
     """The factors of one side: an array, or a value that is computed from arrays."""
-    found = whole.job.ask.sketch
-    load = leaves[0]
-    while isinstance(load, Ref) and load.id in found.lets:
-        load = found.lets[load.id][0]
-    while isinstance(load, Op) and load.op == "cast" and _widens(load):
-        load = load.args[0]
+    load, acc = _stored(whole, leaves[0]), unit.term.acc.dtype
     if len(leaves) == 1 and isinstance(load, Load) and all(m is None for m in load.modes):
         return _access(whole, load, indices, names, unit.k)
     value = _inlined(whole, leaves[0])
-    for leaf in leaves[1:]:
-        value = Op("mul", (value, _inlined(whole, leaf)), value.dtype)
+    for leaf in leaves[1:]:  # which are multiplied in the type of the sum, as the term says
+        value = Op("mul", (_cast(value, acc), _cast(_inlined(whole, leaf), acc)), acc)
     loads = [e for e in subexprs(value) if isinstance(e, Load)]
     job = whole.job
     if not loads or any(e.buffer not in job.buffers or e.buffer in job.ask.local | job.ask.own for e in loads):
         return Declined("an operand is made in the same kernel")
     return _Access(job.buffers[loads[0].buffer], ZERO, {}, unit.k, value)
+
+
+def _stored(whole: Contraction, expr: Expr) -> Expr:
+    """What a factor is below its names and the casts that keep every value."""
+    lets = whole.job.ask.sketch.lets
+    while True:
+        if isinstance(expr, Ref) and expr.id in lets:
+            expr = lets[expr.id][0]
+        elif isinstance(expr, Op) and expr.op == "cast" and _widens(expr):
+            expr = expr.args[0]
+        else:
+            return expr
+
+
+def _cast(expr: Expr, dtype: DType) -> Expr:
+    return expr if expr.dtype == dtype else Op("cast", (expr,), dtype)
 
 
 def _inlined(whole: Contraction, expr: Expr) -> Expr:
@@ -270,7 +300,7 @@ def _inlined(whole: Contraction, expr: Expr) -> Expr:
 def _widens(op: Op) -> bool:
     """Whether a cast keeps every value."""
     source, result = op.args[0].dtype, op.dtype
-    return source.is_float == result.is_float and result.bits >= source.bits and source.kind == result.kind
+    return source == result or (source.kind == result.kind and result.bits > source.bits)
 
 
 def _access(whole: Contraction, load: Load, indices: dict[str, Index], names: set[str], depth: tuple[str, ...],

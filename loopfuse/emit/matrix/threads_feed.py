@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import gcd
 
+from loopfuse.dtypes import DType
 from loopfuse.emit.matrix.epilogue import indices
 from loopfuse.emit.matrix.shape import Axis, Contraction, Side
 from loopfuse.emit.matrix.threads_form import THREADS, VECTOR, Form, kept, lay
@@ -117,11 +118,11 @@ class Feed:
     `offset`: where it is in a buffer of a step, in bytes.
     """
 
-    def __init__(self, whole: Contraction, w: Writer, form: Form, side: Side, left: bool, offset: int) -> None:
+    def __init__(self, whole: Contraction, w: Writer, form: Form, side: Side, left: bool, offset: int,
+                 acc: DType) -> None:  # fmt: skip
         self.whole, self.w, self.form, self.side, self.left, self.offset = whole, w, form, side, left, offset
         self.own = whole.rows if left else whole.cols
-        self.acc = next(u.acc for u in whole.units if side in (u.a, u.b)).dtype
-        self.kind, size = kept(side.dtype, self.acc)
+        self.kind, size = kept(side.dtype, acc)
         self.lay = lay(form, left, size)
         found = streams(whole, side, self.own)
         self.streams = found or []
@@ -142,10 +143,13 @@ class Feed:
 
     @property
     def registers(self) -> int:
-        """What is on its way, in registers."""
+        """What is on its way, in registers, and addresses of what comes element by element."""
         if self.made:
             return self.count * self.width * self.lay.size // 4
-        return sum(self.count * -(-self.width * s.buffer.dtype.itemsize // 4) for s in self.streams)
+        each = (
+            -(-self.width * s.buffer.dtype.itemsize // 4) * self.count + 4 * (not self.wide[s]) for s in self.streams
+        )
+        return sum(each)
 
     @property
     def vectors(self) -> frozenset[str]:

@@ -20,7 +20,12 @@ THREADS = 256
 VECTOR = 16  # bytes of the widest access
 BANKS = 128  # bytes that the banks of shared memory have side by side
 BESIDE = 60  # registers of a thread beside its results and operands: addresses, and what is on its way
+MANY = 84  # registers of results and operands up to which two blocks share a multiprocessor
 MOST_DEPTH = 16
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # into which sums may be cut
+LEAST_STEPS = 8  # of a part
+JOIN = 3e-6  # seconds that a second kernel takes beside its traffic
+ALONE = 0.8  # of the rate, for a block that has a multiprocessor to itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,11 @@ class Form:
         """Of a thread, for each product."""
         return self.groups * self.pairs * 2
 
+    def held(self, each: int, bytes_: int, wide: int) -> int:
+        """Registers of a thread for the results of `each` products, whose sums have `wide` bytes, and for the operands of
+        one multiplication, which have `bytes_`."""
+        return (self.results * each * wide + (self.groups + 2 * self.pairs * each) * bytes_) // 4
+
 
 # By the results of a thread. Rates: of the peak, as counted from the instructions of the loop.
 FORMS = (
@@ -57,31 +67,33 @@ FORMS = (
 )  # fmt: skip
 
 
-def forms(whole: Contraction, bytes_: int, wide: int) -> Iterator[Form]:
-    """Tiles, the best first; `bytes_` of a value as it is kept, `wide` of a sum."""
-    each = len(whole.units)
-    device = whole.job.target.device
+def forms(whole: Contraction, bytes_: int, wide: int) -> Iterator[tuple[Form, int]]:
+    """Tiles and into how many parts sums are cut, the best first; `bytes_` of a value as it is kept, `wide` of a sum."""
+    each, device = len(whole.units), whole.job.target.device
     rows, columns = whole.number(whole.rows.extent), whole.number(whole.cols.extent)
     batch = prod(whole.number(a.extent) for a in whole.batch)
     depth = MOST_DEPTH if bytes_ == 4 else MOST_DEPTH // 2
-    found: list[tuple[float, int, Form]] = []
+    steps = -(-whole.number(whole.depth[-1].extent) // depth) * prod(whole.number(a.extent) for a in whole.depth[:-1])
+    adds = (device.fp64 if bytes_ == 8 else device.fp32) / 2 / device.units  # a second, by a multiprocessor
+    found: list[tuple[float, int, int, Form]] = []
     for number, (form, rate) in enumerate(FORMS):
-        held = form.results * each * wide // 4
-        if held + (2 * form.groups + 2 * form.pairs) * bytes_ // 4 + BESIDE > whole.job.budget:
+        held = form.held(each, bytes_, wide)
+        if held + BESIDE > whole.job.budget:
             continue
         tiles = batch * -(-rows // form.rows) * -(-columns // form.columns)
-        resident = 1 if held > 64 else 2
-        waves = tiles / (device.units * resident)
-        last = max(1.0, -(-tiles // (device.units * resident)) if waves < 8 else waves)
-        work = form.rows * form.columns * last * resident
-        if (
-            tiles < device.units * resident
-        ):  # fewer blocks than places: those that share a multiprocessor share its units
-            work = form.rows * form.columns * max(1, -(-tiles // device.units))
-        rate = rate * (0.75 if tiles <= device.units else 1.0)  # one block alone hides less
-        found.append((work / rate, number, form))
-    for _, _, form in sorted(found, key=lambda f: f[:2]):
-        yield Form(form.groups, form.pairs, form.down, form.across, depth)
+        for parts in PARTS if whole.ride is None else PARTS[:1]:
+            if parts > 1 and (steps < parts * LEAST_STEPS or tiles * parts > 2 * device.units):
+                break
+            waves = tiles * parts / device.units
+            blocks = waves if waves > 16 else max(1, -(-tiles * parts // device.units))
+            alone = blocks == 1 or held > MANY  # so that nothing hides the barriers
+            work = form.rows * form.columns * each * -(-steps // parts) * depth * blocks
+            seconds = work / adds / (rate * (ALONE if alone else 1.0))
+            if parts > 1:
+                seconds += JOIN + 2 * parts * batch * rows * columns * each * wide / device.bandwidth
+            found.append((seconds, number, parts, form))
+    for _, _, parts, form in sorted(found, key=lambda f: f[:3]):
+        yield Form(form.groups, form.pairs, form.down, form.across, depth), parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from loopfuse.dtypes import BF16, F16, F32, I8, DType
@@ -25,8 +26,8 @@ CHUNK = 16
 PANEL = 64  # 16-bit elements of such a row
 STEPS = 4  # instructions along the sum that a stage holds: 32 bytes each
 MOST_STAGES = 4
+MOST_EXACT = 2**17 - 1  # products of i8 whose sum an i32 holds
 MOST_RESULTS = 128  # registers of results of a thread
-BESIDE = 6144  # bytes of shared memory for values of one side
 TYPES: dict[str, DType] = {"bf16": BF16, "f16": F16, "tf32": F32, "i8": I8}
 Lies = Literal["k", "mn", "turned"]
 
@@ -148,10 +149,14 @@ def kind(whole: Contraction) -> str | Declined:
     found = next((name for name in TYPES if name in words), None)
     if found is None or "fma" in words:
         return Declined("the matrix units take no products of these types")
+    longest = whole.job.target.number(prod((a.extent for a in whole.depth), start=ONE))
+    exact = longest is not None and longest <= MOST_EXACT
     for unit in whole.units:
-        wanted = "i32" if found == "i8" else "f32"
-        if unit.acc.dtype.bits > 32 or (found == "i8") != unit.acc.dtype.is_int:
-            return Declined(f"the matrix units keep sums of {found} in {wanted}")
+        dtype = unit.acc.dtype
+        if found == "i8" and not (dtype.is_int and (dtype.bits == 32 or (dtype.bits == 64 and exact))):
+            return Declined(f"the matrix units keep sums of i8 in i32, which may not hold these of {dtype}")
+        if found != "i8" and not (dtype.is_float and dtype.bits <= 32):
+            return Declined(f"the matrix units keep sums of {found} in f32, not in {dtype}")
     return found
 
 

@@ -9,23 +9,26 @@ multiplies. PTX ISA, wgmma and cp.async.bulk.tensor.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from math import prod
 
 from loopfuse.emit.base import Emitted
 from loopfuse.emit.code import KernelCode, Launch, grid
-from loopfuse.emit.matrix.epilogue import Epilogue
+from loopfuse.emit.matrix.epilogue import Epilogue, indices
 from loopfuse.emit.matrix.forms import ROW, SLOT, Form, Operand, steps
 from loopfuse.emit.matrix.leaves import Leaves
-from loopfuse.emit.matrix.results import FIRST_GROUP, Results
+from loopfuse.emit.matrix.results import FIRST_GROUP, Results, followed
 from loopfuse.emit.matrix.shape import Contraction
 from loopfuse.ir import Store
-from loopfuse.sizes import ONE
+from loopfuse.sizes import ONE, Poly
 
 GROUP = 16  # rows of tiles that are gone through together, so that what they share stays in the second-level cache
 LAG = 2  # stages by which the second of two consumers of a tile starts later, so that one multiplies while one writes
 PRODUCER_REGISTERS = {True: 24, False: 40}  # by whether the consumers need the most there are
 CONSUMER_REGISTERS = {True: 240, False: 232}
+SPILL = (
+    128  # bytes that a thread with so many may keep in memory: such a tile is faster than a smaller one all the same
+)
 MANY_RESULTS = 160  # registers of results from which on they do
 
 
@@ -43,14 +46,16 @@ class Kernel(Results):
         whole, side = self.whole, operand.side
         across = (whole.rows if left else whole.cols).extent
         inner, outer = whole.depth[-1].extent, [a.extent for a in whole.depth[:-1]]
-        batch = [a.extent for a in whole.batch]
+        follows = followed(side.batch)
+        batch = [whole.batch[k].extent for k in follows]
+        apart = [side.batch[k] for k in follows]
         stem = f"{side.buffer.id}.tiles"
         item = side.buffer.dtype.itemsize
         if operand.major == "k":
             return self.map(side.buffer.id, side.start, (inner, across, *outer, *batch),
-                            (side.row, *side.depth[:-1], *side.batch), (ROW // item, operand.rows), stem)  # fmt: skip
+                            (side.row, *side.depth[:-1], *apart), (ROW // item, operand.rows), stem)  # fmt: skip
         return self.map(side.buffer.id, side.start, (across, inner, *outer, *batch),
-                        (side.depth[-1], *side.depth[:-1], *side.batch), (64, self.form.depth), stem)  # fmt: skip
+                        (side.depth[-1], *side.depth[:-1], *apart), (64, self.form.depth), stem)  # fmt: skip
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 
@@ -106,11 +111,12 @@ class Kernel(Results):
         w.shared = room
         shape = "taking turns" if form.pingpong else "together"
         who = f"{form.consumers} warpgroups {shape}" if form.consumers > 1 else "a warpgroup"
+        who += f" of each of {form.split} blocks" if form.split > 1 else ""
         why = f"tiles of {form.rows} x {form.columns} by {who}, {form.stages} stages of {form.depth}, wgmma {form.kind}"
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
-            self.name, form.threads, blocks=1, head=[f"{whole.job.kernel.id}: {why}"], kernel=whole.job.kernel.id,
-            schedule="contraction", why=why, spans=spans,
+            self.name, form.threads, blocks=1, cluster=form.split, head=[f"{whole.job.kernel.id}: {why}"], kernel=whole.job.kernel.id,
+            schedule="contraction", why=why, spans=spans, spills=SPILL if many else 0,
         )  # fmt: skip
 
     def tiling(self) -> None:
@@ -122,7 +128,20 @@ class Kernel(Results):
         w.line(f"const int {self.across} = {w.poly((whole.cols.extent + (form.columns - 1)) // form.columns)};")
         batch = " * ".join(w.poly(a.extent) for a in whole.batch)
         w.line(f"const int {self.tiles} = {self.down} * {self.across}{f' * {batch}' if batch else ''};")
-        w.line(f"const int {self.trips} = {w.poly(steps(whole, form))};")
+        if form.split == 1:
+            w.line(f"const int {self.trips} = {w.poly(steps(whole, form))};")
+            return
+        self.rank, self.since, each = n("rank"), n("since"), n("each")
+        w.line(f"const int {self.rank} = lf_cluster_rank();")
+        w.line(f"const int {each} = {w.poly((steps(whole, form) + (form.split - 1)) // form.split)};")
+        w.line(f"const int {self.since} = {self.rank} * {each};")
+        w.line(f"const int {self.trips} = lf_least<int>({each}, {w.poly(steps(whole, form))} - {self.since});")
+
+    def each_tile(self, tile: str) -> AbstractContextManager[None]:
+        """The tiles of a block: one alone where blocks share its sum, as the ring then serves to exchange parts."""
+        if self.form.split == 1:
+            return self.w.block(f"for (int {tile} = blockIdx.x; {tile} < {self.tiles}; {tile} += gridDim.x)")
+        return self.w.block(f"for (int {tile} = blockIdx.x / {self.form.split}, once = 1; once; once = 0)")
 
     def place(self, tile: str) -> None:
         """The coordinates of a tile: groups of tile rows, in each column by column."""
@@ -161,7 +180,7 @@ class Kernel(Results):
                 w.line(f"lf_tile_prefetch(&{name});")
             w.line(f"int {slot} = 0;")
             w.line(f"unsigned int {phase} = 1;")
-            with w.block(f"for (int {tile} = blockIdx.x; {tile} < {self.tiles}; {tile} += gridDim.x)"):
+            with self.each_tile(tile):
                 self.place(tile)
                 w.line("#pragma unroll 1")
                 with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
@@ -174,6 +193,11 @@ class Kernel(Results):
                     w.names.free(place)
                     w.line(f"if (++{slot} == {form.stages}) {{ {slot} = 0; {phase} ^= 1; }}")
                 self.free()
+        if form.split > 1:
+            w.comment("all threads of a cluster come to its barriers")
+            w.line("lf_syncwarp();")
+            w.line("lf_cluster_sync();")
+            w.line("lf_cluster_sync();")
         for name in (tile, slot, phase, step):
             w.names.free(name)
 
@@ -183,6 +207,7 @@ class Kernel(Results):
         left = any(self.ring[a] is operand for a, _ in self.pairs)
         first = self.row if left else self.col
         outer: list[str] = []
+        step = f"({self.since} + {step})" if form.split > 1 else step
         inner = f"{step} * {form.depth}"
         if len(whole.depth) > 1:
             each = w.poly((whole.depth[-1].extent + (form.depth - 1)) // form.depth)
@@ -190,8 +215,9 @@ class Kernel(Results):
             for number, axis in enumerate(whole.depth[:-1]):
                 below = " * ".join([each, *(w.poly(a.extent) for a in whole.depth[number + 1 : -1])])
                 outer.append(f"{step} / ({below})" + (f" % {w.poly(axis.extent)}" if number else ""))
-        rest = ", ".join(["", *outer, *self.points]) if outer or self.points else ""
-        rank = 2 + len(outer) + len(self.points)
+        points = [self.points[k] for k in followed(operand.side.batch)]
+        rest = ", ".join(["", *outer, *points]) if outer or points else ""
+        rank = 2 + len(outer) + len(points)
         to = f"{place} + {operand.offset}" if operand.offset else place
         if operand.major == "k":
             w.line(f"lf_tile_load{rank}({to}, &{name}, {bar}, {inner}, {first}{rest});")
@@ -230,7 +256,7 @@ class Kernel(Results):
             w.line(f"if ({self.mine} == 1) lf_group_arrive({FIRST_GROUP + 2}, 256);")
             w.line(f"int {self.turn} = 0;")
         tile = n("tile")
-        with w.block(f"for (int {tile} = blockIdx.x; {tile} < {self.tiles}; {tile} += gridDim.x)"):
+        with self.each_tile(tile):
             if form.pingpong:
                 with w.block(f"if (({self.turn}++ & 1) != {self.mine})"):
                     w.line(f"{self.slot} += {self.trips};")
@@ -238,10 +264,18 @@ class Kernel(Results):
                     w.line(f"{self.slot} %= {form.stages};")
                     w.line("continue;")
             self.place(tile)
+            start, depth = len(w.lines), w.depth
+            for axis in self.whole.batch:
+                for name in axis.names:
+                    w.names(name)
             self.epilogue.origin = (self.row, self.col)
             self.ahead()
             self.products()
+            if form.split > 1:
+                self.exchange()
             self.results_out()
+            for axis, point in zip(self.whole.batch, self.points, strict=True):
+                indices(w, axis, point, start, depth)
             self.free()
         if self.staged:
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
@@ -250,10 +284,6 @@ class Kernel(Results):
     def ahead(self) -> None:
         """What a tile needs beside its products is fetched before them."""
         w, form = self.w, self.form
-        for axis, point in zip(self.whole.batch, self.points, strict=True):
-            ((index, low, _),) = axis.indices if len(axis.indices) == 1 else (axis.indices[-1],)
-            low_ = w.poly(low)
-            w.line(f"const {w.index} {w.names(index)} = {point if low_ == '0' else f'{low_} + {point}'};")
         for top in self.whole.tops:
             self.epilogue.let(top)
         if any(self.leaves.kept.values()):
@@ -264,7 +294,7 @@ class Kernel(Results):
                 w.line("lf_tile_store_read<0>();")
                 for k in range(min(form.slots, len(self.pieces()))):
                     self.fetch(k)
-        elif len(self.pieces()) * len(self.staged) % form.slots:  # else the first slot was left long ago
+        elif len(self.pieces()) * self.sends() % form.slots:  # else the first slot was left long ago
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
             w.line(self.sync())
 
@@ -279,18 +309,17 @@ class Kernel(Results):
         step, before = n("step"), n("before")
         if form.pingpong:
             w.line(f"lf_group_sync({FIRST_GROUP + 2} + {self.mine}, 256);")
-        lag = not form.pingpong and form.consumers == 2 and LAG > 0
+        none = self.whole.job.target.number(steps(whole, form)) if form.split == 1 else None
+        # with fewer stages the first could come to the barrier twice before the second
+        lag = not form.pingpong and form.consumers == 2 and LAG > 0 and (none or 0) >= form.stages
         if lag:
             w.line(f"if ({self.mine} == 1) lf_group_sync({FIRST_GROUP + 2}, 256);")
-        none = self.whole.job.target.number(steps(whole, form))
         if none is None or none == 0:
             with ExitStack() as stack:
                 if none is None:
                     stack.enter_context(w.block(f"if ({self.trips} == 0)"))
                 for name in self.acc.values():
                     w.line(f"for (int q = 0; q < {form.blocks * form.columns // 2}; ++q) (&{name}[0][0])[q] = 0;")
-                if lag:
-                    w.line(f"if ({self.mine} == 0) lf_group_arrive({FIRST_GROUP + 2}, 256);")
         w.line(f"int {before} = 0;")
         w.line("#pragma unroll 1")
         with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
@@ -305,8 +334,7 @@ class Kernel(Results):
                         self.product(pair, f"{self.acc[unit.acc.id]}[{m}]", m, kk, step)
             w.line("lf_mma_end();")
             if lag:
-                last = f"lf_least<int>({LAG}, {self.trips}) - 1"
-                w.line(f"if ({self.mine} == 0 && {step} == {last}) lf_group_arrive({FIRST_GROUP + 2}, 256);")
+                w.line(f"if ({self.mine} == 0 && {step} == {LAG - 1}) lf_group_arrive({FIRST_GROUP + 2}, 256);")
             w.line("lf_mma_wait<1>();")
             w.line(f"if ({step} > 0 && {self.thread} == 0) lf_bar_arrive({self.empty} + {before});")
             w.line(f"{before} = {self.slot};")
@@ -358,7 +386,9 @@ def emitted(kernel: Kernel, code: KernelCode) -> Emitted:
     extents = ((whole.rows.extent + (form.rows - 1)) // form.rows, (whole.cols.extent + (form.columns - 1)) // form.columns,
                *(a.extent for a in whole.batch))  # fmt: skip
     tiles = target.number(prod(extents, start=ONE))
-    blocks = target.device.units if tiles is None else min(tiles, target.device.units)
+    blocks: Poly | int = target.device.units if tiles is None else min(tiles, target.device.units)
+    if form.split > 1:
+        blocks = target.poly(prod(extents, start=ONE)) * form.split
     aligned = {u.buffer.id for o in whole.units for u in (o.a, o.b)} | {s.buffer for s, _ in kernel.staged}
     if kernel.residual:
         aligned.add(kernel.residual[0].buffer)

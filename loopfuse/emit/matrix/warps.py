@@ -19,8 +19,8 @@ from loopfuse.emit.code import KernelCode, Launch, ceil_div, grid
 from loopfuse.emit.matrix.leaves import Leaves, leaves
 from loopfuse.emit.matrix.shape import Axis, Contraction
 from loopfuse.emit.matrix.warp_forms import (
-    BESIDE,
     CHUNK,
+    MOST_RESULTS,
     MOST_STAGES,
     PANEL,
     ROW,
@@ -40,6 +40,7 @@ from loopfuse.sizes import ONE, Poly
 
 GROUP = 8  # rows of tiles that are gone through together, so that what they share stays in the second-level cache
 LEAST_STAGES = 2
+RESERVED = 1024  # bytes of shared memory that the system takes of each block
 THREAD = "threadIdx.x"
 
 
@@ -59,14 +60,17 @@ def by_warps(whole: Contraction) -> Emitted | Declined:
         if isinstance(found, Declined):
             return found
         ring, pairs = found
-        if form.results(len(whole.units)) > 64 and form.threads > 128 and any(o.width == 0 for o in ring):
+        if form.results(len(whole.units)) > MOST_RESULTS // 2 and any(o.width == 0 for o in ring):
             continue  # no registers are left for operands on their way
         stage = sum(o.bytes for o in ring)
-        stages = [min(MOST_STAGES, (target.device.shared // n - 1024 - BESIDE) // stage) for n in (form.blocks, 1)]
-        blocks = form.blocks if stages[0] > LEAST_STAGES else 1
-        if stages[blocks == 1] < LEAST_STAGES:
+        one, several = (
+            min(MOST_STAGES, ((target.device.shared + RESERVED) // n - RESERVED - _beside(parts, form)) // stage)
+            for n in (1, form.blocks)
+        )
+        if one < LEAST_STAGES:
             continue
-        kernel = Kernel(whole, parts, replace(form, stages=stages[blocks == 1], blocks=blocks), ring, pairs, name)
+        blocks, stages = (form.blocks, several) if several > LEAST_STAGES else (1, one)
+        kernel = Kernel(whole, parts, replace(form, stages=stages, blocks=blocks), ring, pairs, name)
         return kernel.emitted(kernel.write())
     return why
 
@@ -270,8 +274,7 @@ class Kernel(Results):
                 self.value(operand, f"{made}.v[{e}]", test(e), (far, deep, e), tuple(outer))
         yield
         w.line(f"lf_leave<16>(({cell}*)({spot}), {made});")
-        for name in (e, made):
-            w.names.free(name)
+        w.names.free(e)
 
     def value(self, operand: Operand, to: str, test: str, at: tuple[str, str, str], outer: tuple[str, ...]) -> None:
         """An element of a computed operand, rounded to the type of the products."""
@@ -403,6 +406,12 @@ class Kernel(Results):
         finish, second = self.parts.finish(f"{code.name}_finish")
         memory = tuple(self.parts.memory(a) for a in self.parts.accs)
         return Emitted((code, finish), (launch, second), memory, aligned)
+
+
+def _beside(parts: Leaves, form: Form) -> int:
+    """Bytes of shared memory for the values of one side."""
+    sides = {"rows": form.rows, "cols": form.columns}
+    return sum(sides[side] * leaf.bytes for side, found in parts.kept.items() for leaf in found)
 
 
 def _said(operand: Operand) -> str:

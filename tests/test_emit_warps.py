@@ -1,0 +1,171 @@
+"""Contractions by warp products: right for every layout and type, at every extent, in any order of threads; lean enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from emulator import available, build
+from gpu_cases import Judge
+from test_cuda_arches import DEVICES, assert_compiles
+
+from loopfuse import driver
+from loopfuse.bind import Given
+from loopfuse.devices import A100
+from loopfuse.diag import Source
+from loopfuse.driver import Lowered, Optimised
+from loopfuse.emit import contractions
+from loopfuse.emit.base import Declined, Emitted
+from loopfuse.emit.code import Code
+from loopfuse.emit.matrix import warps
+from loopfuse.emit.matrix.shape import Contraction
+from loopfuse.emit.matrix.warp_forms import FORMS, Form
+from loopfuse.emit.program import emit
+from loopfuse.passes import Options
+
+Array = np.ndarray[Any, Any]
+DEVICE = replace(A100, units=3)
+emulated = pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+
+# Sizes that tell the layouts apart, for each type: full 16-byte rows; 8 and 4 bytes; odd; nothing, one, a prime.
+EXTENTS = ((136, 272, 144), (68, 132, 100), (70, 134, 66), (67, 131, 71), (3, 5, 0), (1, 64, 1), (1, 9, 257))
+
+
+def layout(kind: str, left: str, right: str) -> str:
+    """A product by its layouts: `n` as it lies, `t` transposed."""
+    head = "pragma tf32\n" if kind == "tf32" else ""
+    dtype = "f32" if kind == "tf32" else kind
+    a, b = ("M, K", "a") if left == "n" else ("K, M", "a.T"), ("K, N", "b") if right == "n" else ("N, K", "b.T")
+    text = f"{head}input a: {dtype}[{a[0]}]\ninput b: {dtype}[{b[0]}]\n"
+    return text + (f"output o = i32({a[1]}) @ i32({b[1]})\n" if kind == "i8" else f"output o = {a[1]} @ {b[1]}\n")
+
+
+AB = "input a: bf16[M, K]\ninput b: bf16[K, N]\n"
+PROGRAMS: dict[str, tuple[str, tuple[tuple[int, ...], ...]]] = {
+    "gelu": ("import nn\n" + AB + "input c: bf16[N]\noutput o = nn.gelu(a @ b + c)\n", ((136, 264, 80), (67, 131, 71))),
+    "residual": (AB + "input c: bf16[N]\ninput r: bf16[M, N]\noutput o = a @ b + c + r\n", ((136, 264, 80), (65, 33, 9))),
+    "two residuals": (AB + "input r: bf16[M, N]\ninput s: bf16[M, N]\noutput o = (a @ b + r) * s\noutput p = r - s\n", ((72, 72, 16),)),
+    "outputs": (AB + "let h = a @ b\noutput o = h\noutput p = max(h, 0)\noutput q = f32(h) * 2.0\n", ((136, 72, 80), (3, 5, 9))),
+    "f32 out": (AB + "output o = f32(a) @ f32(b)\n", ((136, 72, 80), (67, 31, 71))),
+    "column sums": (AB + "output o = sum(f32(a @ b), axis=0)\n", ((136, 264, 80), (300, 31, 9), (7, 5, 0))),
+    "column sums kept": (AB + "let h = a @ b\noutput o = h\noutput s = sum(f32(h), axis=0)\n", ((136, 264, 80), (131, 31, 9))),
+    "row maxima": (AB + "let h = f32(a @ b)\noutput o = max(h, axis=1)\noutput p = argmax(h, axis=1)\n", ((136, 264, 80), (300, 31, 9))),
+    "batch": ("input a: f16[B, M, K]\ninput b: f16[B, K, N]\noutput o = a @ b\n", ((3, 72, 136, 80), (2, 65, 33, 9))),
+    "batches": ("input a: f16[B, C, M, K]\ninput b: f16[C, K, N]\noutput o = a @ b\n", ((2, 3, 24, 40, 16),)),
+    "dual": ("import nn\ninput x: bf16[M, K]\ninput w1: bf16[K, N]\ninput w3: bf16[K, N]\noutput y = nn.silu(x @ w1) * (x @ w3)\n",
+             ((136, 72, 136), (33, 17, 19))),
+    "scaled rows": (AB + "input s: f32[M]\noutput o = bf16(f32(a @ b) * s[:, None])\n", ((136, 72, 80),)),
+    "cast": ("input a: bf16[M, K]\ninput q: i8[K, N]\noutput o = a @ bf16(q)\n", ((136, 72, 136), (33, 17, 19))),
+    "cast turned": ("input a: bf16[M, K]\ninput q: i8[N, K]\ninput s: bf16[N]\noutput o = a @ (bf16(q) * s[:, None]).T\n", ((72, 136, 80), (33, 17, 19))),
+    "two axes": ("input a: f16[M, R, K]\ninput b: f16[R, K, N]\noutput o = sum(a[:, :, :, None] * b[None, :, :, :], axis=(1, 2))\n", ((72, 3, 72, 40), (5, 3, 7, 9))),
+    "slices": (AB + "output o = a[:, 2:] @ b[2:, :]\n", ((72, 136, 82), (9, 17, 19))),
+}  # fmt: skip
+
+
+def off(_: Contraction) -> Emitted | Declined:
+    return Declined("not asked for")
+
+
+@pytest.fixture(autouse=True)
+def by_warps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else takes a contraction."""
+    monkeypatch.setattr(contractions, "by_warpgroups", off)
+    monkeypatch.setattr(contractions, "by_threads", off)
+
+
+def compiled(text: str, sizes: Mapping[str, int]) -> tuple[Lowered, Optimised]:
+    lowered = driver.lower_program(driver.compile_source(Source("warps", text)).typed)
+    return lowered, driver.optimise(lowered, Options(sizes=dict(sizes)))
+
+
+def named(text: str, extents: tuple[int, ...]) -> dict[str, int]:
+    lowered, _ = compiled(text, {})
+    return dict(zip([s.id for s in lowered.typed.sizes if s.origin == "shape"], extents, strict=True))
+
+
+def judged(text: str, sizes: Mapping[str, int], dynamic: bool = False, seed: int = 0) -> Code:
+    """Within the derived bound, whatever the order of threads."""
+    lowered, optimised = compiled(text, sizes)
+    code = emit(optimised.program, sizes, DEVICE, dynamic=dynamic, only="contraction")
+    if min(sizes.values()) > 1 and sizes.get("K", 8) >= 8:  # else it is no matrix product
+        assert any("mma.sync" in k.why for k in code.kernels), code.refusals
+    bound = driver.bind_program(lowered.typed, Given({}, dims=dict(sizes), seed=seed, fill=True))
+    arrays = driver.run_inputs(optimised, bound)
+    inputs, params = ({id: arrays[id] for id in ids} for ids in (code.inputs, code.params))
+    outputs = {
+        b.id: (b.dtype, [int(p.value(sizes)) for p in b.shape]) for b in optimised.program.buffers if b.role == "out"
+    }
+    found = build(code).check(inputs, params, {n: sizes[n] for n in code.sizes}, outputs)
+    assert not (problem := Judge(lowered, bound).verdict(found)), problem
+    return code
+
+
+@emulated
+@pytest.mark.parametrize("extents", EXTENTS, ids=lambda e: "x".join(map(str, e)))
+@pytest.mark.parametrize("kind", ["bf16", "f16", "tf32", "i8"])
+@pytest.mark.parametrize("left", ["n", "t"])
+@pytest.mark.parametrize("right", ["n", "t"])
+def test_layouts(kind: str, left: str, right: str, extents: tuple[int, int, int]) -> None:
+    judged(layout(kind, left, right), dict(zip("MNK", extents, strict=True)))
+
+
+@emulated
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    text, sets = PROGRAMS[name]
+    for extents in sets:
+        judged(text, named(text, extents))
+
+
+@emulated
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f"{f.rows}x{f.columns}x{f.down}x{f.across}")
+@pytest.mark.parametrize("name", ["gelu", "column sums kept", "row maxima", "nt", "tn", "odd", "dual"])
+def test_tiles(name: str, form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tile, whatever is best."""
+    each = 2 if name == "dual" else 1
+    if form.results(each) > 128:
+        pytest.skip("more results than registers")
+    monkeypatch.setattr(warps, "choices", lambda *_: [form])
+    if name in ("nt", "tn"):
+        judged(layout("bf16" if name == "nt" else "tf32", *name), {"M": 136, "N": 264, "K": 328})
+        return
+    text = PROGRAMS["gelu" if name == "odd" else name][0]
+    if name == "odd" and form.results(1) > 64:
+        pytest.skip("no registers for operands on their way")
+    judged(text, {"M": 131, "N": 263, "K": 77} if name == "odd" else {"M": 136, "N": 264, "K": 136})
+
+
+@emulated
+@pytest.mark.parametrize("name", ["gelu", "residual", "column sums kept", "row maxima", "batch", "dual", "tf32", "f16"])
+def test_sizes_at_the_call(name: str) -> None:
+    text = layout(name, "n", "t") if name in ("tf32", "f16") else PROGRAMS[name][0]
+    judged(text, named(text, (3, 70, 40, 33) if name == "batch" else (70, 40, 33)), dynamic=True)
+
+
+@emulated
+def test_values_that_are_no_numbers() -> None:
+    """Infinities and NaNs stay in their rows and columns: what lies past the edges is zero on both sides."""
+    sizes = {"M": 70, "N": 134, "K": 66}
+    lowered, optimised = compiled(layout("bf16", "n", "n"), sizes)
+    code = emit(optimised.program, sizes, DEVICE, only="contraction")
+    bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=1, fill=True))
+    bound.inputs["a"][69, 65], bound.inputs["b"][65, 133], bound.inputs["a"][0, 0] = np.nan, np.inf, -np.inf
+    arrays = driver.run_inputs(optimised, bound)
+    outputs = {b.id: (b.dtype, [70, 134]) for b in optimised.program.buffers if b.role == "out"}
+    found = build(code).check({n: arrays[n] for n in code.inputs}, {}, {}, outputs)
+    assert not (problem := Judge(lowered, bound).verdict(found)), problem
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("name", ["gelu", "dual", "odd", "pairs", "tf32", "i8", "column sums kept", "cast"])
+def test_compiles_without_spills(name: str, arch: str) -> None:
+    text = layout(name, "n", "n") if name in ("tf32", "i8") else PROGRAMS["gelu" if name in ("odd", "pairs") else name][0]
+    less = {"odd": 1, "pairs": 2}.get(name, 0)
+    sizes = {"M": 8192, "N": 8192 - less, "K": 4096 - less}
+    _, optimised = compiled(text, sizes)
+    code = emit(optimised.program, sizes, DEVICES[arch], only="contraction")
+    assert "mma.sync" in code.kernels[0].why, code.refusals
+    assert_compiles(code, arch)
