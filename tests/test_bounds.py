@@ -391,6 +391,8 @@ def test_tf32_needs_leave() -> None:
     assert not inside(bounded(DOT, sizes, a=a, b=b)["y"], result)
     allowed = DOT.replace("buf a", "pragma tf32\nbuf a", 1)
     assert inside(bounded(allowed, sizes, a=a, b=b)["y"], result)
+    a[:] = b[:] = F(1 + 2**-10 - 2**-23)  # the most that is dropped, all of one sign
+    assert inside(bounded(allowed, sizes, a=a, b=b)["y"], np.full(20, 64, F))
 
 
 def test_agrees_wants_the_outputs_own_type() -> None:

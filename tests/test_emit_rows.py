@@ -101,7 +101,7 @@ def script(name: str, sizes: Mapping[str, int]) -> tuple[Lowered, Optimised]:
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("form", ["registers", "memory", "staged", "rolling", "dynamic"])
+@pytest.mark.parametrize("form", ["registers", "memory", "staged", "dynamic"])
 @pytest.mark.parametrize(("name", "extents"), PROGRAMS, ids=ident)
 def test_programs(name: str, extents: tuple[int, ...], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the derived bound, the same bits in every order of threads."""
@@ -109,15 +109,10 @@ def test_programs(name: str, extents: tuple[int, ...], form: str, monkeypatch: p
     sizes = {s.id: n for s, n in zip(program.sizes, extents, strict=True)}
     if form == "memory":
         monkeypatch.setattr(rows, "choose", lambda *_: None)
-    if form in ("staged", "rolling"):
+    if form == "staged":
         monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1)
         monkeypatch.setattr(rows_staged, "CACHED", 256)
-    if form == "rolling":  # also with operands in registers; two rows at a time
-        monkeypatch.setattr(rows_staged, "ROLLING", 2)
-        monkeypatch.setattr(rows_staged, "RESIDENT", 1)
     code = emit(program, sizes, SMALL, only="row", dynamic=form == "dynamic")
-    if form == "rolling" and "in shared memory" in code.kernels[0].why and extents[0] > 2:
-        assert "2 rows at a time" in code.kernels[0].why
     kept = form in ("memory", "dynamic") and name == "local row"  # what a row keeps needs registers
     assert kept or {k.schedule for k in code.kernels} == {"row"}, code.refusals
     bound = Bound(sizes, inputs_for(program, sizes))
@@ -147,7 +142,7 @@ def test_scripts(name: str, sharing: tuple[int, int], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("form", ["registers", "memory", "staged", "rolling"])
+@pytest.mark.parametrize("form", ["registers", "memory", "staged"])
 @pytest.mark.parametrize(
     "name", [s for s in SCRIPTS if s.count("softmax") or s.count("entropy") or s.count("norm_res")]
 )
@@ -159,80 +154,17 @@ def test_special_values(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -
     lowered, optimised = script(name, sizes)
     if form == "memory":
         monkeypatch.setattr(rows, "choose", lambda *_: None)
-    staged = form in ("staged", "rolling")
-    monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1 if staged else 1 << 40)
-    monkeypatch.setattr(rows_staged, "ROLLING", int(form == "rolling"))
+    monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1 if form == "staged" else 1 << 40)
     code = emit(optimised.program, sizes, SMALL, only="row")
-    assert not staged or "lf_stage16" in code.kernels[0].text or "softmax" not in name
-    assert ("rows at a time" in code.kernels[0].why) == (form == "rolling" and "lf_stage16" in code.kernels[0].text)
+    assert form != "staged" or "lf_stage16" in code.kernels[0].text or "softmax" not in name
     bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=1, fill=True))
     first = next(b for b in optimised.program.buffers if b.role == "in" and len(b.shape) == 2)
     x = np.random.default_rng(0).normal(size=(9, 320)) * 5
     x[0], x[1, 100], x[2, ::2], x[3, 50], x[4], x[5, :160], x[6] = -np.inf, np.nan, -np.inf, np.inf, 0, -np.inf, -300
-    x[7:] *= [[1e30], [60]]
+    x[7:] *= np.array([[1e30], [60]])
     bound.inputs[first.id][...] = x.astype(bound.inputs[first.id].dtype)
     found = results(code, optimised.program, driver.run_inputs(optimised, bound), sizes)
     assert not (problem := Judge(lowered, bound).verdict(found)), problem
-
-
-ROLLED = ("bench/peers/softmax_bf16", "bench/peers/layernorm_residual", "fusion/log_softmax", "fusion/rmsnorm")
-
-
-@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("blocks", [1, 2, 4])
-@pytest.mark.parametrize("name", ROLLED)
-def test_rows_in_turn(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that take several rows each, the last turn not all of them: the bits of blocks that take one."""
-    monkeypatch.setattr(rows_staged, "LEAST_BYTES", 1)
-    monkeypatch.setattr(rows_staged, "THREADS", 64)
-    monkeypatch.setattr(rows_staged, "RESIDENT", 1)
-    lowered, _ = script(name, {})
-    names = [s.id for s in lowered.typed.sizes if s.origin == "shape"]
-    sizes = {n: 4000 * blocks if n == names[-1] else 13 for n in names}
-    lowered, optimised = script(name, sizes)
-    bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=blocks, fill=True))
-    arrays = driver.run_inputs(optimised, bound)
-    part = 4000 * sum(b.dtype.itemsize for b in optimised.program.buffers if b.role == "in" and len(b.shape) == 2)
-    device = replace(H200, units=3 * blocks, cluster=4, shared=part + 4096)
-    found = []
-    for rolling in (1, 0):
-        monkeypatch.setattr(rows_staged, "ROLLING", rolling)
-        code = emit(optimised.program, sizes, device, only="row")
-        (kernel,) = (k for k in code.kernels if "in shared memory" in k.why)
-        assert kernel.cluster == blocks and ("3 rows at a time" in kernel.why) == (rolling == 1), kernel.why
-        found.append(results(code, optimised.program, arrays, sizes))
-    assert not (problem := Judge(lowered, bound).verdict(found[0])), problem
-    assert all(found[0][n].tobytes() == found[1][n].tobytes() for n in found[0])
-
-
-TURNS = {  # by the joins of a row
-    1: "let z = f32(x)\noutput y = f16(z * rsqrt(mean(z * z, axis=-1, keepdims=true)))\n",
-    3: """let z = f32(x)
-let d = z - mean(z, axis=-1, keepdims=true)
-let e = d * rsqrt(mean(d * d, axis=-1, keepdims=true))
-output y = f16(e / max(abs(e), axis=-1, keepdims=true))
-""",
-}
-
-
-@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("joins", TURNS)
-def test_any_number_of_rows_in_turn(joins: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that have no row, one, or several, told at the call."""
-    for constant, value in (("LEAST_BYTES", 1), ("RESIDENT", 1), ("THREADS", 64)):
-        monkeypatch.setattr(rows_staged, constant, value)
-    text = f"input x: f16[M, 4000]\n{TURNS[joins]}"
-    lowered = driver.lower_program(driver.compile_source(Source("rows", text)).typed)
-    optimised = driver.optimise(lowered, Options(sizes={"M": 13}))
-    device = replace(H200, units=3 * blocks, cluster=2, shared=16000 - 4000 * blocks)
-    code = emit(optimised.program, {"M": 13}, device, only="row", dynamic=True)
-    assert "3 rows at a time" in code.kernels[0].why and code.kernels[0].cluster == blocks
-    assert code.kernels[0].text.count("lf_bar_wait(") == (joins if blocks > 1 else 0)
-    for count in (0, 1, 3, 13):
-        bound = driver.bind_program(lowered.typed, Given({}, dims={"M": count}, seed=count, fill=True))
-        found = results(code, optimised.program, driver.run_inputs(optimised, bound), {"M": count})
-        assert not (problem := Judge(lowered, bound).verdict(found)), problem
 
 
 # -- clusters ---------------------------------------------------------------------------------------------------------
@@ -262,9 +194,9 @@ program bytes(M, N)
 buf x: i8[M, N] in
 buf z: u16[M, N] in
 buf d: f64[M, N] in
-buf a: i8[M] out
-buf b: u16[M] out
-buf p: i64[M] out
+buf o: i8[M] out
+buf q: u16[M] out
+buf r: i64[M] out
 kernel k1
   par i < M
     fold j < N
@@ -274,50 +206,60 @@ kernel k1
       a <- x[i, j]
       b <- z[i, j]
       p <- d[i, j] at {j}
-    a[i] = a
-    b[i] = b
-    p[i] = p
+    o[i] = a
+    q[i] = b
+    r[i] = p
 """
-ARMED = "    if (threadIdx.x == 0) lf_bar_expect(bars + number % 2, 32);\n"
-AWAITED = "    lf_bar_wait(bars + number % 2, number / 2 % 2);\n"
+# Three joins of two warps in each of four blocks: at barriers 0 and 1, and at 0 again.
+JOINED = """
+input x: f16[M, 16000]
+let z = f32(x)
+let d = z - mean(z, axis=-1, keepdims=true)
+let e = d * rsqrt(mean(d * d, axis=-1, keepdims=true))
+output y = f16(e / max(abs(e), axis=-1, keepdims=true))
+"""
+ARMED, AWAITED = "  if (threadIdx.x == 0) lf_bar_expect(bars + 1, 32);\n", "  lf_bar_wait(bars + 1, 0);\n"
+AGAIN = "lf_bar_wait(bars + 0, 1)"
 STUCK = "wait at the barrier at byte"
-WRONG = {
-    "armed too late": ((ARMED, ""), (AWAITED, AWAITED + ARMED), STUCK),
-    "too few bytes": ((ARMED, ARMED.replace("32", "28")), ("", ""), "4 bytes more than expected"),
-    "too many bytes": ((ARMED, ARMED.replace("32", "36")), ("", ""), STUCK),
-    "armed twice": ((ARMED, ARMED.replace("== 0", "< 2")), ("", ""), "more than 1 arrivals"),
-    "one set of slots": ((" + i / 3 % 2 * 32", ""), ("", ""), "depends"),
-    "one barrier": (("number % 2", "0"), ("number / 2 % 2", "number % 2"), "depends"),
-    "not waited for": ((AWAITED, ""), ("", ""), "more than 1 arrivals|depends"),
-    "the phase before": (("number / 2 % 2)", "number / 2 % 2 ^ 1)"), ("", ""), "more than 1 arrivals|depends"),
-    "no start": (("  lf_cluster_meet();\n", ""), ("", ""), "before lf_bar_init"),
-    "barriers not ready": (("    lf_bar_ready();\n", ""), ("", ""), "lf_bar_ready was not called"),
-    "a block left out": (("% 32 < 4)", "% 32 < 3)"), ("", ""), STUCK),
-}
+WRONG: dict[str, tuple[dict[str, str], str]] = {
+    "armed too late": ({ARMED: "", AWAITED: AWAITED + ARMED}, STUCK),
+    "too few bytes": ({ARMED: ARMED.replace("32", "28")}, "-4 bytes that did not come"),
+    "too many bytes": ({ARMED: ARMED.replace("32", "36")}, STUCK),
+    "armed twice": ({ARMED: ARMED.replace("== 0", "< 2")}, "more than 1 arrivals"),
+    "slots of the join before": ({"lf_shared + 8272": "lf_shared + 8208"}, "depends"),
+    "one barrier": ({AGAIN: "lf_bar_wait(bars + 0, 0)", AWAITED: "  lf_bar_wait(bars + 0, 1);\n",
+                     "(bars + 1, 32": "(bars + 0, 32", ", bars + 1, t": ", bars + 0, t"}, "depends"),
+    "not waited for": ({AWAITED: ""}, "has left|depends"),
+    "the phase before": ({AGAIN: "lf_bar_wait(bars + 0, 0)"}, "has left|depends"),
+    "no start": ({"  lf_cluster_meet();\n": ""}, "before lf_bar_init"),
+    "barriers not ready": ({"    lf_bar_ready();\n": ""}, "lf_bar_ready was not called"),
+    "a block left out": ({"% 32 < 4)": "% 32 < 3)"}, STUCK),
+}  # fmt: skip
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
 @pytest.mark.parametrize("what", ["", *WRONG])
 def test_wrong_joins_are_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part of a join over a cluster is needed: without it, or with another one, some order of threads shows it."""
-    for constant, value in (("LEAST_BYTES", 1), ("RESIDENT", 1), ("THREADS", 64), ("ROLLING", 1)):
+    for constant, value in (("LEAST_BYTES", 1), ("RESIDENT", 1), ("THREADS", 64)):
         monkeypatch.setattr(rows_staged, constant, value)
-    lowered = driver.lower_program(driver.compile_source(Source("rows", f"input x: f16[M, 16000]\n{TURNS[1]}")).typed)
-    optimised = driver.optimise(lowered, Options(sizes={"M": 25}))
-    code = emit(optimised.program, {"M": 25}, replace(H200, units=12, cluster=4, shared=12096), only="row")
-    bound = driver.bind_program(lowered.typed, Given({}, dims={"M": 25}, seed=1, fill=True))
+    lowered = driver.lower_program(driver.compile_source(Source("rows", JOINED)).typed)
+    optimised = driver.optimise(lowered, Options(sizes={"M": 4}))
+    code = emit(optimised.program, {"M": 4}, replace(H200, units=4, cluster=4, shared=12096), only="row")
+    bound = driver.bind_program(lowered.typed, Given({}, dims={"M": 4}, seed=1, fill=True))
     arrays = driver.run_inputs(optimised, bound)
     if not what:
-        found = results(code, optimised.program, arrays, {"M": 25})
+        found = results(code, optimised.program, arrays, {"M": 4})
         assert not (problem := Judge(lowered, bound).verdict(found)), problem
         return
     (kernel,) = code.kernels
     text = kernel.text
-    for old, new in WRONG[what][:2]:
+    changes, match = WRONG[what]
+    for old, new in changes.items():
         assert old in text
-        text = text.replace(old, new) if old else text
-    with pytest.raises(EmulatorError, match=WRONG[what][2]):
-        results(replace(code, kernels=(replace(kernel, text=text),)), optimised.program, arrays, {"M": 25})
+        text = text.replace(old, new)
+    with pytest.raises(EmulatorError, match=match):
+        results(replace(code, kernels=(replace(kernel, text=text),)), optimised.program, arrays, {"M": 4})
 
 
 # -- the form ---------------------------------------------------------------------------------------------------------
@@ -349,8 +291,7 @@ def test_reads_once(name: str) -> None:
     streams = 2 if name.startswith("layernorm") else 1
     parts = 2 if "through memory" in kernel.why else 1  # the whole batches, and what is left of a row
     vectors = [f"lf_read<{n}, 16>" for n in (4, 8)]
-    # Blocks that take rows in turn have a copy of their first row, and one of each row after it.
-    staged = kernel.text.count("lf_stage16(") / (2 if "at a time" in kernel.why else 1)
+    staged = kernel.text.count("lf_stage16(")
     assert sum(kernel.text.count(v) for v in vectors) + staged == streams * parts
     assert kernel.text.count("lf_read<") + staged == streams * parts
 
@@ -361,9 +302,7 @@ def test_exponential_is_computed_once() -> None:
         assert kernel.text.count("exp(") + kernel.text.count("expf(") == 1
 
 
-@pytest.mark.parametrize("rolling", [0, 1])
-def test_long_rows_are_shared_by_a_cluster(rolling: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_staged, "ROLLING", rolling)
+def test_long_rows_are_shared_by_a_cluster() -> None:
     (kernel,) = workload("softmax 131072").kernels
     assert kernel.cluster > 1 and kernel.text.count("lf_send(") == kernel.text.count("lf_bar_wait(") == 2
     assert "lf_cluster_sync" not in kernel.text
@@ -391,10 +330,7 @@ def test_compiles(name: str) -> None:
     (launch,) = code.launches()
     streams = 2 if name.startswith("layernorm") else 1
     size = 4 if name in ("softmax f32", "mean_var") else 2
-    blocks = launch.grid[0].constant
-    if "at a time" in kernel.why:
-        blocks = next(iter(WORKLOADS[name][1].values())) * kernel.cluster
-    row = prod(WORKLOADS[name][1].values()) * size * streams // blocks
+    row = prod(WORKLOADS[name][1].values()) * size * streams // launch.grid[0].constant
     block = kernel.threads * 64 if "through memory" in kernel.why else row
     for arch in ("sm_80", "sm_90a")[kernel.cluster > 1 :]:
         binary = compile_kernel(code.source(kernel), kernel.name, arch, contract=True)
@@ -404,13 +340,11 @@ def test_compiles(name: str) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cuda.bindings") is None, reason="there is no NVRTC")
-@pytest.mark.parametrize("rolling", [0, 1])
-def test_blocks_of_a_row_do_not_wait_for_memory(rolling: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_a_row_do_not_wait_for_memory() -> None:
     """What was stored need not be visible to the whole device before partial states are joined."""
     from loopfuse.cuda.compile import compile_kernel
     from loopfuse.cuda.sass import disassemble
 
-    monkeypatch.setattr(rows_staged, "ROLLING", rolling)
     code = workload("softmax 131072")
     (kernel,) = code.kernels
     binary = compile_kernel(code.source(kernel), kernel.name, "sm_90a", contract=True)

@@ -246,6 +246,38 @@ def test_cluster() -> None:
         build(early).check({"x": x}, {}, {"n": 512}, {"y": (np.float32, (8, 64))})
 
 
+SENT = f"""{SHARED}
+  float* s = (float*)lf_shared;
+  long long* w = (long long*)(lf_shared + 256);
+  unsigned long long* bar = (unsigned long long*)(lf_shared + 768);
+  unsigned t = threadIdx.x, to = lf_cluster_rank() ^ 1;
+  if (t == 0) {{ lf_bar_init(bar, 1); lf_bar_ready(); lf_bar_expect(bar, 768); }}
+  lf_cluster_meet();
+  lf_send(s + t, x[blockIdx.x * 64 + t], bar, to);
+  lf_send(w + t, (long long)t << 33, bar, to);
+  lf_bar_wait(bar, 0);
+  y[blockIdx.x * 64 + t] = s[t ^ 1] + (w[t] >> 33);"""
+
+
+def test_values_for_another_block() -> None:
+    def run(body: str) -> np.ndarray:
+        c = simple(FLOATS, body, 64, 4, shared=776, cluster=2)
+        return build(c).check({"x": x}, {}, {"n": 256}, {"y": (np.float32, (2, 2, 64))})["y"]
+
+    x = np.arange(256, dtype=np.float32)
+    assert np.array_equal(run(SENT), x.reshape(2, 2, 64)[:, ::-1, np.arange(64) ^ 1] + np.arange(64))
+    for old, new, report in (
+        ("  lf_bar_wait(bar, 0);\n", "", "depends|has left|nobody has waited"),
+        ("(w + t,", "((long long*)(lf_shared + 260) + t,", "not a multiple of 8"),
+        ("(w + t,", "(w + 65 + t,", "776"),
+        (", bar, to)", ", bar, 2)", "of block 2 in a cluster of 2"),
+        ("bar, 768", "bar, 760", "more than expected|left with -8 bytes"),
+    ):
+        assert old in SENT
+        with pytest.raises(EmulatorError, match=report):
+            run(SENT.replace(old, new))
+
+
 def test_the_last_block_finishes() -> None:
     body = f"""{SHARED}
   bool* last = (bool*)lf_shared;

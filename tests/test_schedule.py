@@ -230,9 +230,7 @@ def test_a_computed_operand_takes_the_slower_path(left: str) -> None:
     assert found.path.startswith("mma.sync bf16")
     assert 1.3 * free.cost.seconds < found.cost.seconds < 2.5 * free.cost.seconds
     tiles = 4096 // found.tiles["columns"]
-    assert re.match(
-        rf"each of {tiles} tiles of columns computes again the left operand \(of `x`.*\)", found.burden
-    )
+    assert re.match(rf"each of {tiles} tiles of columns computes again the left operand \(of `x`.*\)", found.burden)
     assert "0.60 of their rate" in found.burden
 
 
@@ -288,6 +286,10 @@ def test_products_that_meet_hold_their_results_together() -> None:
     found = ask(parse_program(SUMMED.lstrip("\n")), sizes)
     assert isinstance(found, Plan)
     assert found.tiles["rows"] * found.tiles["columns"] * 2 <= 128 * 256
+    assert found.cost.seconds > 1.7 * normed("f32(x[i, k])").cost.seconds
+    few = ask(parse_program(SUMMED.lstrip("\n")), sizes | {"M": 64, "N": 512})
+    assert isinstance(few, Plan)
+    assert few.launches[0].blocks == -(-64 // few.tiles["rows"]) * -(-512 // few.tiles["columns"])
 
 
 def test_the_width_of_a_stream_is_guarded_where_it_is_assumed() -> None:

@@ -282,3 +282,45 @@ kernel k1
       s <- u * g[k] * b[k, j] * t
     o[i, j] = s
 """
+
+TEXTS["convolution"] = """
+program convolution(B, N, C, H, W)
+buf x: f32[B, C, H, W] in
+buf w: f32[N, C, 3, 3] in
+buf g: f32[N] in
+buf y: f32[B, N, H, W] out
+kernel k1
+  par n < B, o < N, i < H, j < W
+    fold c < C, r < 3, s < 3
+      acc t: f32 sum
+      t <- x[n, c, i + r - 1 ~constant 0.0f32, j + s - 1 ~constant 0.0f32] * w[o, c, r, s]
+    y[n, o, i, j] = maximum(t * g[o] + x[n, 0, i, j], 0.0f32)
+"""
+
+TEXTS["heads"] = """
+program heads(B, T, M)
+require {M % 4} == {0}
+buf o: f16[B, 4, T, M // 4] in
+buf w: f16[M, M] in
+buf y: f16[B, T, M] out
+kernel k1
+  par i < B, j < T, k < M
+    fold l < M
+      acc s: f32 sum
+      s <- f32(o[i, l // (M // 4), j, -(M // 4)*(l // (M // 4)) + l]) * f32(w[l, k])
+    y[i, j, k] = f16(s)
+"""
+
+TEXTS["gathered"] = """
+program gathered(M, N, K)
+buf a: f32[M, K] in
+buf e: f32[N, K] in
+buf at: i64[N] in
+buf o: f32[M, N] out
+kernel k1
+  par i < M, j < N
+    fold k < K
+      acc s: f32 sum
+      s <- a[i, k] * e[at[j] ~edge, k]
+    o[i, j] = s
+"""

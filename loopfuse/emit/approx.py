@@ -18,12 +18,24 @@ error, and keeps the signs of the terms the same. What the repair itself compute
 rcp.approx 2^-23, sqrt.approx 2^-22, div.full 2 ulp, tanh.approx 2^-11, without flushing denormals.
 - exp: ex2(x * log2 e). The product errs by 2^-23 of itself (constant and rounding), that is by |x| 2^-23 as a relative
   error of exp; |x| is at most 104 where exp is neither 0 nor infinite. 104 2^-23 + 2^-22 < 2^-16.2.
-- sigmoid: e = exp(-|x|), then 1 or e over 1 + e, which is in [1, 2]: 2^-16.2 + 2^-22.
+- sigmoid: 2^-24 / (2^-24 exp(-x) + 2^-24). The factor is for rcp, which flushes what is under 2^-126: that is reached where
+  sigmoid is under 2^-150. It enters by the multiply-add of the exponent, which rounds once: 2^-16.2 + 2^-21.
 - tanh: 1 - 2 / (1 + exp(2|x|)) errs absolutely by less than 3 2^-23, relatively by 2^-18 where |x| >= 0.1; below it
   x (1 - x^2 / 3), which errs by 2/15 x^4 < 2^-16.1. For bf16 the instruction's own 2^-11 is enough, if little else errs.
-- 1 + tanh(u) (`PAIRS`): 2 / (1 + exp(-2u)). Its relative error is that of exp, 2^-16.2, but for what falls under 2^-126
-  (flushed); there 1 + tanh errs in f32 by 2^-24 at best, so nothing is lost. The instruction tanh.approx in its place
-  would err by 2^-11 absolutely, where the sum goes to 0: this is why it is not tolerant. 1 - tanh(u) is its mirror.
+
+*Spellings of several operations.* 2^(s v), with a scale s that is a constant, takes log2 e and the factor of a product c v
+that it is of, so that c v is not rounded: s is rounded once and s v once, which is what exp has, 2^-16.2; adding 1, rcp and
+the last product make it less than 2^-16.2 + 2^-21.
+- 1 + tanh(c v): `lf_near_twice`, 2 / (1 + 2^(s v)), s = -2 c log2 e; 1 - tanh(c v) turns the sign of s. What falls under
+  2^-126 is flushed; there 1 + tanh errs in f32 by 2^-24 at best, so nothing is lost. The instruction tanh.approx in its
+  place would err by 2^-11 absolutely, where the sum goes to 0: this is why it is not tolerant.
+- x times it times 0.5, in any order: x `lf_near_once`, x / (1 + 2^(s v)). Halving is exact but for two ends. Below the
+  normal numbers it rounds, by 2^-150: the last place of bf16 is 2^-133 there, that of f16 2^-24. And of 0.5 (x (1 + tanh))
+  the inner product may be infinite where the half of it is not, and then the half is stored, as multiply-add does.
+- n / (1 + exp(c v)), which silu and its like are: n `lf_near_logistic`, n times a quarter of 1 / (2^(s v) / 4 + 1 / 4). As
+  1 / (1 + 2^(s v)) it would be flushed from exp > 2^126 on, and silu(-88) is 2^-120, a normal number of bf16. So it is
+  flushed where exp in f32 is infinite, too, and n times 0 is a zero of n's sign or NaN, as n / inf is. A quarter under
+  2^-126 is rounded by 2^-150, which is 2^-22 of it at most; exp errs less there than at its ends.
 The errors of all that is approximated on the way to a store are added up; where they exceed the budget the instruction
 for tanh is given up first, then every approximation. `strict` has none; `fast` takes the op table's without asking.
 """
@@ -32,9 +44,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isnan
+from itertools import permutations
+from math import e, inf, isnan, log2
 
-from loopfuse.constants import to_number
+from loopfuse.constants import constant, to_number
 from loopfuse.dtypes import BF16, F16, F32, DType
 from loopfuse.ir import Acc, Buffer, Const, Expr, Let, Load, Loop, Op, Ref, Select, Stmt, Store
 from loopfuse.ops import Numerics
@@ -61,18 +74,18 @@ class Near:
 
 
 EXP = 2.0**-16.2
+FORM = EXP + 2.0**-21  # of a quotient by 1 + 2^(s v)
 NEAR: dict[str, tuple[Near, ...]] = {
     "exp": (Near("lf_near_exp({0})", EXP),),
     "exp2": (Near("lf_near_exp2({0})", 2.0**-22),),
-    "sigmoid": (Near("lf_near_sigmoid({0})", EXP + 2.0**-21),),
+    "sigmoid": (Near("lf_near_sigmoid({0})", FORM),),
     "tanh": (Near("lf_tanh_approx({0})", 2.0**-11, coarse=True), Near("lf_near_tanh({0})", 2.0**-16)),
     "div": (Near("lf_div_approx({0}, {1})", 2.0**-21),),
     "sqrt": (Near("lf_sqrt_approx({0})", 2.0**-22),),
 }
-PAIRS: dict[str, Near] = {
-    "add": Near("lf_near_tanh_above({0})", EXP + 2.0**-21),
-    "sub": Near("lf_near_tanh_below({0})", EXP + 2.0**-21),
-}
+LOG2_E = log2(e)
+PAIRS = {"add": -2.0 * LOG2_E, "sub": 2.0 * LOG2_E}  # 1 + tanh(v) and 1 - tanh(v): the scale of v
+EXPONENTS = {"exp": LOG2_E, "exp2": 1.0}
 
 FUNCTIONS: dict[str, str] = {
     "lf_near_exp2": """__device__ __forceinline__ float lf_near_exp2(float x) {
@@ -82,19 +95,21 @@ FUNCTIONS: dict[str, str] = {
 }""",
     "lf_near_exp": "__device__ __forceinline__ float lf_near_exp(float x) { return lf_near_exp2(x * 1.44269504f); }",
     "lf_near_sigmoid": """__device__ __forceinline__ float lf_near_sigmoid(float x) {
-  float e = lf_near_exp2(fabsf(x) * -1.44269504f), r = lf_rcp_approx(1.0f + e);
-  return x >= 0.0f ? r : e * r;
+  return lf_rcp_approx(lf_exp2_approx(fmaf(x, -1.44269504f, -24.0f)) + 0x1p-24f) * 0x1p-24f;
 }""",
     "lf_near_tanh": """__device__ __forceinline__ float lf_near_tanh(float x) {
   float a = fabsf(x), e = lf_exp2_approx(a * 2.88539008f);
   float r = 1.0f - 2.0f * lf_rcp_approx(1.0f + e);
   return copysignf(a < 0.1f ? a * (1.0f - a * a * 0.333333343f) : r, x);
 }""",
-    # 1 + tanh(x) and 1 - tanh(x).
-    "lf_near_tanh_above": "__device__ __forceinline__ float lf_near_tanh_above(float x) "
-    "{ return lf_rcp_approx(0.5f * lf_exp2_approx(x * -2.88539008f) + 0.5f); }",
-    "lf_near_tanh_below": "__device__ __forceinline__ float lf_near_tanh_below(float x) "
-    "{ return lf_rcp_approx(0.5f * lf_exp2_approx(x * 2.88539008f) + 0.5f); }",
+    # 2 / (1 + 2^(s x)), and 1 / (1 + 2^(s x)) twice: the second one where the quotient falls under 2^-126, too.
+    "lf_near_twice": "__device__ __forceinline__ float lf_near_twice(float x, float s) "
+    "{ return lf_rcp_approx(0.5f * lf_exp2_approx(x * s) + 0.5f); }",
+    "lf_near_once": "__device__ __forceinline__ float lf_near_once(float x, float s) "
+    "{ return lf_rcp_approx(lf_exp2_approx(x * s) + 1.0f); }",
+    "lf_near_logistic": """__device__ __forceinline__ float lf_near_logistic(float x, float s) {
+  return 0.25f * lf_rcp_approx(lf_exp2_approx(fmaf(x, s, -2.0f)) + 0.25f);
+}""",
 }
 
 
@@ -132,9 +147,13 @@ class _Analysis:
         self.local = frozenset(local) - {b for s in self.stmts if isinstance(s, Loop) and s.order != "par"
                                          for b in free_names(s.body).stores}  # fmt: skip
         self.lets = {s.id: s.value for s in self.stmts if isinstance(s, Let)}
+        self.folded: set[str] = set()  # lets that are made from accumulators
         self.signs: dict[int, int] = {}
         self.named: dict[str, int] = {}  # the signs of lets and accumulators
         self.accs: dict[str, Acc] = {a.id: a for s in self.stmts if isinstance(s, Loop) for a in s.accs}
+        for let, value in self.lets.items():
+            if any(isinstance(n, Ref) and (n.id in self.accs or n.id in self.folded) for n in _postorder(value)):
+                self.folded.add(let)
         self.shifted = {a.id for a in self.accs.values() if a.repair is not None and not self._scales(a.repair)}
         self.tolerant: dict[int, bool] = {}
         self.values: dict[
@@ -310,11 +329,11 @@ class _Analysis:
             return max(errors[id(node.then)], errors[id(node.other)])
         if not isinstance(node, Op):
             return 0.0
-        pair = self._pair(node)
-        if pair is not None:
-            near, operand = pair
-            found[id(node)] = near.text, (operand,)
-            return near.error + errors[id(operand)]  # which moves this by less than a factor 1, where there is one
+        form = self._form(node)
+        if form is not None:
+            found[id(node)] = form
+            # The exponent, last of the operands, is accurate, or moves the value by less than a factor 1.
+            return FORM + sum(errors[id(operand)] for operand in form[1])
         total = 0.0
         for factor, arg in zip(self.factors(node), node.args, strict=True):
             error = errors[id(arg)]
@@ -329,21 +348,91 @@ class _Analysis:
         """Whether a node may be spelled otherwise: it is tolerant and at f32 (or 16 bits, which are rounded after)."""
         return self.tolerant.get(id(node), False) and all(a.dtype in (F32, BF16, F16) for a in node.args)
 
-    def _pair(self, node: Op) -> tuple[Near, Expr] | None:
-        """The operand u of `1 + tanh(u)` or `1 - tanh(u)`, and how it is spelled."""
-        if node.op not in PAIRS or not self._open(node):
+    # -- spellings of several operations ------------------------------------------------------------------------------
+
+    def _form(self, node: Op) -> tuple[str, tuple[Expr, ...]] | None:
+        """The spelling of several operations at once, of which this is the last."""
+        if node.dtype != F32 or not self._open(node):
             return None
-        orders = [node.args, node.args[::-1]] if node.op == "add" else [node.args]
-        for one, other in orders:
-            if not isinstance(one, Const) or to_number(one.bits, one.dtype) != 1.0:
-                continue
-            inner = self.lets.get(other.id, other) if isinstance(other, Ref) else other
-            moved = inner is not other and any(
-                isinstance(n, Load) or (isinstance(n, Ref) and n.id in self.accs) for n in _postorder(inner)
-            )
-            if isinstance(inner, Op) and inner.op == "tanh" and inner.dtype == F32 and not moved:
-                return PAIRS[node.op], inner.args[0]
+        if node.op == "mul":
+            return self._halved(node)
+        if node.op == "div":
+            return self._logistic(node)
+        pair = self._pair(node)
+        return pair and (f"lf_near_twice({{0}}, {pair[1]})", (pair[0],))
+
+    def _pair(self, node: Expr) -> tuple[Expr, str] | None:
+        """v and the scale of it for `1 + tanh(c v)` or `1 - tanh(c v)`."""
+        if not isinstance(node, Op) or node.op not in PAIRS or not self._open(node):
+            return None
+        for one, other in _orders(node) if node.op == "add" else (node.args,):
+            inner = self._seen(other)
+            if _is(one, 1.0) and isinstance(inner, Op) and inner.op == "tanh" and inner.dtype == F32:
+                return self._scaled(inner.args[0], PAIRS[node.op])
         return None
+
+    def _halved(self, node: Op) -> tuple[str, tuple[Expr, ...]] | None:
+        """`x * 0.5 * (1 + tanh(c v))`, its factors in any order."""
+        for one, other in _orders(node):
+            inner = self._seen(other)
+            if not isinstance(inner, Op) or inner.op != "mul" or inner.dtype != F32:
+                continue
+            for x, half, sum_ in permutations((one, *inner.args)):
+                # A sum by name has other uses, for which it is computed anyway.
+                if _is(half, 0.5) and (inner is other or sum_ is one) and (pair := self._pair(sum_)) is not None:
+                    return f"({{0}} * lf_near_once({{1}}, {pair[1]}))", (x, pair[0])
+        return None
+
+    def _logistic(self, node: Op) -> tuple[str, tuple[Expr, ...]] | None:
+        """`n / (1 + exp(c v))`."""
+        sum_ = node.args[1]
+        if not isinstance(sum_, Op) or sum_.op != "add":
+            return None
+        for one, power in _orders(sum_):
+            if _is(one, 1.0) and isinstance(power, Op) and power.op in EXPONENTS:
+                v, scale = self._scaled(power.args[0], EXPONENTS[power.op])
+                return f"({{0}} * lf_near_logistic({{1}}, {scale}))", (node.args[0], v)
+        return None
+
+    def _scaled(self, operand: Expr, scale: float) -> tuple[Expr, str]:
+        """v of an operand `c * v` or `-v`, and the text of its scale."""
+        inner = self._seen(operand)
+        if isinstance(inner, Op) and inner.op == "neg":
+            return self._scaled(inner.args[0], -scale)
+        for one, other in _orders(inner) if isinstance(inner, Op) and inner.op == "mul" else ():
+            if isinstance(one, Const):
+                product = scale * float(to_number(one.bits, one.dtype))
+                if 2.0**-64 <= abs(product) <= 2.0**64:  # rounded as a normal number, and no NaN
+                    return other, _text(product)
+        return operand, _text(scale)
+
+    def _seen(self, expr: Expr) -> Expr:
+        """The value of a let in place of its name, where it can be computed again: the same, from what has names here."""
+        inner = self.lets.get(expr.id) if isinstance(expr, Ref) else None
+        if inner is None:
+            return expr
+        for node in _postorder(inner):
+            if isinstance(node, Load) or (isinstance(node, Ref) and node.id in self.accs):
+                return expr
+            # Beside sums, what does not follow them may have been computed elsewhere.
+            if self.accs and isinstance(node, Ref) and node.id in self.lets and node.id not in self.folded:
+                return expr
+        return inner
+
+
+def _orders(node: Op) -> tuple[tuple[Expr, Expr], tuple[Expr, Expr]]:
+    """The operands of an operation that commutes, both ways."""
+    one, other = node.args
+    return (one, other), (other, one)
+
+
+def _is(expr: Expr, number: float) -> bool:
+    return isinstance(expr, Const) and expr.dtype.is_float and to_number(expr.bits, expr.dtype) == number
+
+
+def _text(scale: float) -> str:
+    """A number rounded to f32, in C."""
+    return f"{float(to_number(constant(scale, F32), F32))!r}f"
 
 
 def _postorder(root: Expr) -> Sequence[Expr]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from loopfuse.emit.base import Declined, Emitted, Job
-from loopfuse.emit.matrix import warpgroup
+from loopfuse.emit.matrix import warp_forms, warpgroup
 from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands, steps
+from loopfuse.emit.matrix.fragments import MOST_REGISTERS, Fragments, registers, turned, turns
 from loopfuse.emit.matrix.leaves import Leaves, leaves
+from loopfuse.emit.matrix.row_kernel import by_rows
 from loopfuse.emit.matrix.shape import Contraction, parse
 from loopfuse.emit.matrix.threads import by_threads
 from loopfuse.emit.matrix.warps import by_warps
@@ -34,7 +36,8 @@ def emit(job: Job) -> Emitted | Declined:
     """A kernel for a plan of the contraction schedule, or why it is left to the general emitter."""
     whole = parse(job)
     if isinstance(whole, Declined):
-        return whole
+        row = by_rows(job)
+        return row if isinstance(row, Emitted) else Declined(f"{whole.why}; {row.why}")
     reasons: dict[str, None] = {}
     for way in (by_warpgroups, by_warps, by_threads):
         found = way(whole)
@@ -56,15 +59,30 @@ def by_warpgroups(whole: Contraction) -> Emitted | Declined:
     kind = TYPES[dtype]
     if kind == "tf32" and "tf32" not in job.plan.path:
         return Declined("products of f32 stay at f32: neither `pragma tf32` nor `fast` allows less")
+    if kind == "i8" and isinstance(why := warp_forms.kind(whole), Declined):
+        return why
+    if kind != "i8" and any(u.acc.dtype.bits > 32 for u in whole.units):
+        return Declined("the sums are longer than the matrix units'")
+    if kind == "tf32" and turns(whole):
+        whole = turned(whole)
     parts = leaves(whole)
     for choice in choices(whole, parts):
         found = operands(whole, choice.rows, choice.columns)
         if isinstance(found, Declined):
             return found
-        form = fitted(whole, parts, choice, found[0], kind)
-        if form is not None:
-            kernel = warpgroup.Kernel(whole, parts, form, *found, job.name)
-            return warpgroup.emitted(kernel, kernel.write())
+        ring, pairs = found
+        lefts = {a for a, _ in pairs}
+        along = {ring[a].major for a in lefts}
+        through = kind == "tf32" and "mn" in along  # registers
+        if through and len(along) > 1:
+            return Declined("one left operand lies along its rows, and another along the sum")
+        if (through and choice.pingpong) or (kind == "i8" and choice.split > 1):
+            continue
+        form = fitted(whole, parts, choice, ring, kind)
+        if form is None or (through and registers(form, len(pairs), len(lefts)) > MOST_REGISTERS):
+            continue
+        kernel = (Fragments if through else warpgroup.Kernel)(whole, parts, form, ring, pairs, job.name)
+        return warpgroup.emitted(kernel, kernel.write())
     return Declined("no tile fits the shared memory")
 
 
@@ -104,7 +122,7 @@ MOST_RESULTS = 128  # registers of results a thread of consumers that share a ti
 START = 4000  # clocks before the first product and after the last tile
 OPEN = 4000  # clocks of a tile that no product hides
 HANDED = 1000  # the same where another consumer multiplies meanwhile
-EXCHANGE = 3000  # clocks to exchange parts in a cluster
+EXCHANGE = 15000  # clocks to exchange parts in a cluster
 FEED = 56.0  # bytes a clock of a multiprocessor from the second-level cache
 
 

@@ -79,7 +79,7 @@ class _Made:
             got = emitter(self.job(kernel, plan, ask, name))
             if isinstance(got, Emitted):
                 self.parts.append(got)
-                why += [f"{plan.schedule}: {note}" for note in got.notes]
+                why += [f"faster {plan.schedule}: {note}" for note in got.notes]
                 break
             why.append(f"{plan.schedule}: {got.why}")
         else:

@@ -11,7 +11,7 @@ from math import prod
 from loopfuse.emit import rows_staged
 from loopfuse.emit.approx import Approximations, approximations
 from loopfuse.emit.base import Declined, Emitted, Job
-from loopfuse.emit.code import Launch, grid
+from loopfuse.emit.code import Launch, ceil_div, grid
 from loopfuse.emit.rows_fit import Fit, choose, known_lengths, streaming
 from loopfuse.emit.rows_keep import keep
 from loopfuse.emit.rows_shape import Shape, parse, settled
@@ -93,15 +93,16 @@ def _emitted(shape: Shape, fit: Fit, rows: Rows) -> Emitted:
     rows.write()
     who = f"{fit.threads} threads" if fit.blocks == 1 else f"{fit.blocks} blocks of {fit.threads} threads"
     what = "through memory" if isinstance(rows, Streams) else "in registers"
-    what = rows.told if isinstance(rows, Staged) else what
+    what = "in shared memory" if isinstance(rows, Staged) else what
     why = f"rows by {who} each, {what}"
     spans = tuple(dict.fromkeys(s.span for s in walk(shape.body) if isinstance(s, Store) and s.span is not None))[:4]
     code = rows.w.function(
         job.name, fit.size, cluster=fit.blocks, blocks=rows_staged.RESIDENT if isinstance(rows, Staged) else 0, head=[f"{job.kernel.id}: {why}"], kernel=job.kernel.id, schedule="row",
         why=why, spans=spans,
     )  # fmt: skip
+    blocks = ceil_div(shape.rows, fit.together) * fit.blocks
     aligned = frozenset(
         s.buffer.id for s in shape.streams.values()
         if rows.piece(s) > s.buffer.dtype.itemsize and s.buffer.id not in job.ask.local
     )  # fmt: skip
-    return Emitted((code,), (Launch(job.name, grid(rows.blocks), rows.w.arguments),), (), aligned)
+    return Emitted((code,), (Launch(job.name, grid(blocks), rows.w.arguments),), (), aligned)

@@ -3,9 +3,10 @@ through shared memory, of all blocks of a cluster where these share the row. The
 
 Blocks of a cluster send each other their partial states (st.async), and each waits at a barrier of its own until the bytes
 of all have come. A barrier of the cluster would do, but to arrive there with release is to wait until everything stored
-before is visible to the whole device: the last row's results, where blocks take rows in turn.
+before is visible to the whole device.
 
-Join g is at barrier g % 2, in the phase g / 2 of that one. Two are enough, and slots may be used again after two joins:
+Join g is at barrier g % 2, in the phase g / 2 of that one. Two are enough. Here each join has slots of its own; a kernel
+with many joins may use them again after two:
 
 - A warp sends for join g + 1 only when all its lanes have passed join g (they exchange values by shuffles in between) and
   have read its slots. So when a block has passed join g + 1, all warps of the cluster have read the slots of join g, and
@@ -44,9 +45,6 @@ class Joins(Serial):
         super().__init__(writer)
         self.fit = fit
         self.rank = ""  # of this block in its cluster
-        self.twin = ""  # which of two places for partial states this row's are in, where there are two; 0 or 1
-        self.turn = ""  # how many rows the blocks have taken before this one, where they take several
-        self.each = 0  # joins of such a row
         self.bars = ""  # where the barriers of joins are, if several blocks share a row
         self.joined = 0  # joins that are written
 
@@ -123,11 +121,8 @@ class Joins(Serial):
             if fit.blocks > 1 and item < LEAST_SENT:
                 kind, item = "int", LEAST_SENT
             slots[name] = w.names.fresh(f"{acc.id}.slots")
-            size = -(-count * item // 16) * 16
             total += count * item
-            at = str(self.take(size * 2 if self.twin else size))
-            at += f" + {self.twin} * {size}" if self.twin else ""
-            w.line(f"{kind}* {slots[name]} = ({kind}*)(lf_shared + {at});")
+            w.line(f"{kind}* {slots[name]} = ({kind}*)(lf_shared + {self.take(count * item)});")
         if fit.blocks == 1:
             with w.block("if (threadIdx.x % 32 == 0)"):
                 for _, name in states:
@@ -164,12 +159,7 @@ class Joins(Serial):
     def _send(self, states: Sequence[tuple[Acc, str]], slots: dict[str, str], mine: str, total: int) -> None:
         """The partial states of a warp to slot `mine` of all blocks; waits for all that come here, `total` bytes."""
         w = self.w
-        bar, parity = f"{self.bars} + {self.joined % 2}", str(self.joined // 2 % 2)
-        if self.turn:
-            number = w.names.fresh("number")
-            each, done = f" * {self.each}" if self.each > 1 else "", f" + {self.joined}" if self.joined else ""
-            w.line(f"const unsigned int {number} = (unsigned int)({self.turn}){each}{done};")
-            bar, parity = f"{self.bars} + {number} % 2", f"{number} / 2 % 2"
+        bar, parity = f"{self.bars} + {self.joined % 2}", self.joined // 2 % 2
         self.joined += 1
         w.line(f"if (threadIdx.x == 0) lf_bar_expect({bar}, {total});")
         with w.block(f"if (threadIdx.x % 32 < {self.fit.blocks})"):

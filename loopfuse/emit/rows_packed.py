@@ -36,7 +36,6 @@ def packed(rows: Vectors, line: Line, accs: Sequence[Acc], body: Sequence[Stmt])
         w.line(
             f"for (int {q} = 0; {q} < {width // 2}; ++{q}) {best} = lf_{acc.monoid}_{dtype}x2({best}, {text}.w[{q}]);"
         )
-        rows.over(line, v, p)
     name = w.names(acc.id)
     for half in (f"(unsigned short){best}", f"(unsigned short)({best} >> 16)"):
         w.line(f"{name} = {w.combine(acc.monoid, acc.dtype, name, f'lf_{dtype}_value({half})')};")

@@ -158,9 +158,6 @@ class Vectors(Joins):
             f"const lf_vec<{kind}, {width}> {name} = lf_peek<{width}, {self.piece(stream)}>({self.address(stream, p)});"
         )
 
-    def over(self, line: Line, v: str, p: str) -> None:
-        """What follows when a loop is over with one of its vectors."""
-
     def keeps(self, stream: Stream) -> bool:
         """Whether a stored vector stays in registers for later loops."""
         return stream.last >= 0

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from loopfuse.dtypes import F32
 from loopfuse.emit.approx import Approximations
-from loopfuse.emit.code import ceil_div
 from loopfuse.emit.rows_fit import WARP
 from loopfuse.emit.rows_packed import packed
 from loopfuse.emit.rows_shape import Line
@@ -17,7 +16,6 @@ from loopfuse.emit.rows_vectors import At, Vectors, digits, used
 from loopfuse.emit.slices import levels, prune
 from loopfuse.emit.writer import c_type, storage
 from loopfuse.ir import Acc, Const, Expr, Let, Loop, Op, Ref, Stmt, Store
-from loopfuse.sizes import ZERO, Poly
 from loopfuse.walking import own, walk
 
 MANY = 32  # elements of an operand that a thread holds, from which on values made from them are made again
@@ -58,26 +56,16 @@ class Rows(Vectors):
             ]
         return self.inverses[divisor.id]
 
-    @property
-    def blocks(self) -> Poly:
-        """The blocks of a launch."""
-        return ceil_div(self.shape.rows, self.fit.together) * self.fit.blocks
-
     def write(self) -> None:
         """The whole body of the function."""
         for let in self.shape.tops:
             self.let(let)
-        self.place_in_row()
-        self.choose_row()
-        self.between()
+        self.place_in_grid()
+        for band in self.shape.bands[:-1]:
+            self.serial([s for s in band.body if isinstance(s, Let)])
         self.ahead()
         self.begin()
         self.row(self.shape.body)
-
-    def between(self) -> None:
-        """Lets of the loops over rows, but for the innermost."""
-        for band in self.shape.bands[:-1]:
-            self.serial([s for s in band.body if isinstance(s, Let)])
 
     def ahead(self) -> None:
         """The whole row into registers, what is needed first at first."""
@@ -85,41 +73,28 @@ class Rows(Vectors):
         for stream in sorted(early, key=lambda s: s.first):
             self.fetch(stream)
 
-    def place_in_row(self) -> None:
-        """At which place of its row this thread works."""
+    def place_in_grid(self) -> None:
+        """Which row this thread works on, and at which place of it."""
         w, fit = self.w, self.fit
         self.lane = w.names.fresh("lane")
+        wide = "(long long)" if w.wide else ""
         if fit.blocks > 1:
             self.rank = w.names.fresh("rank")
             w.line(f"const unsigned int {self.rank} = lf_cluster_rank();")
             w.line(f"const int {self.lane} = {self.rank} * {fit.threads} + threadIdx.x;")
+            row = f"{wide}blockIdx.x / {fit.blocks}"
         elif fit.size == fit.threads:
             w.line(f"const int {self.lane} = threadIdx.x;")
+            row = f"{wide}blockIdx.x"
         else:
             w.line(f"const int {self.lane} = threadIdx.x % {fit.threads};")
-
-    @property
-    def place_in_grid(self) -> str:
-        """The number of the row that this thread works on, of its first one if there are several."""
-        fit, wide = self.fit, "(long long)" if self.w.wide else ""
-        if fit.blocks > 1:
-            return f"{wide}blockIdx.x / {fit.blocks}"
-        if fit.size == fit.threads:
-            return f"{wide}blockIdx.x"
-        return f"{wide}blockIdx.x * {fit.together} + threadIdx.x / {fit.threads}"
-
-    def row_name(self) -> str:
-        """A variable for the number of a row: the index itself where it is one."""
+            row = f"{wide}blockIdx.x * {fit.together} + threadIdx.x / {fit.threads}"
         dims = self.shape.dims
-        plain = len(dims) == 1 and self.w.target.poly(dims[0].lo[0]).terms == ()
-        return self.w.names(dims[0].id) if plain else self.w.names.fresh("row")
-
-    def choose_row(self) -> None:
-        """Which row this thread works on."""
-        w, fit, name = self.w, self.fit, self.row_name()
+        plain = len(dims) == 1 and w.target.poly(dims[0].lo[0]).terms == ()
+        name = w.names(dims[0].id) if plain else w.names.fresh("row")
         rows, count = w.target.number(self.shape.rows), w.poly(self.shape.rows)
         tail = fit.together > 1 and (rows is None or rows % fit.together != 0)
-        w.line(f"{'' if tail and fit.threads < WARP else 'const '}{w.index} {name} = {self.place_in_grid};")
+        w.line(f"{'' if tail and fit.threads < WARP else 'const '}{w.index} {name} = {row};")
         if tail and fit.threads >= WARP:
             w.line(f"if ({name} >= {count}) return;")
         elif tail:
@@ -127,23 +102,11 @@ class Rows(Vectors):
             w.comment("threads past the last row work on it too, and store nothing")
             w.line(f"const bool {self.live} = {name} < {count};")
             w.line(f"if (!{self.live}) {name} = {count} - 1;")
-        self.indices_of(name)
-
-    def indices_of(self, row: str) -> None:
-        """The indices of a row from its number."""
-        w = self.w
-        for dim, text in self.places(row).items():
-            if w.names(dim) != row:
-                w.line(f"const {w.index} {w.names(dim)} = {text};")
-
-    def places(self, row: str) -> dict[str, str]:
-        """What each index of a row is, by its number."""
-        w, dims = self.w, self.shape.dims
-        found = {}
-        for dim, text in zip(dims, digits(row, [w.poly(d.hi[0] - d.lo[0]) for d in dims]), strict=True):
-            low = w.target.poly(dim.lo[0])
-            found[dim.id] = text if low == ZERO else f"{w.poly(low)} + {text}"
-        return found
+        if not plain:
+            counts = [w.poly(d.hi[0] - d.lo[0]) for d in dims]
+            for dim, text in zip(dims, digits(name, counts), strict=True):
+                low = w.poly(dim.lo[0])
+                w.line(f"const {w.index} {w.names(dim.id)} = {text if low == '0' else f'{low} + {text}'};")
 
     def row(self, body: Sequence[Stmt]) -> None:
         """The statements of a row."""
@@ -171,12 +134,17 @@ class Rows(Vectors):
         """A fold over the row, exactly: an accumulator that waits for another takes a pass of its own."""
         line = self.shape.lines[id(loop)]
         self.declare(loop.accs)
-        self.totals(line, counted(line))
-        for mine, body in passes(line):
-            moving = self.hoist(line, body)
-            if not self.packed(line, mine, moving):
-                self.sweep(line, moving)
-            self.join_exact(mine)
+        counts = counted(line)
+        self.totals(line, counts)
+        level = levels(loop)
+        for number in range(1 + max(level.values())):
+            mine = [a for a in loop.accs if level[a.id] == number and a.id not in counts]
+            body = prune(loop.body, {a.id for a in mine}, stores=number == 0)
+            if body:
+                moving = self.hoist(line, body)
+                if not self.packed(line, mine, moving):
+                    self.sweep(line, moving)
+                self.join_exact(mine)
 
     def packed(self, line: Line, accs: Sequence[Acc], body: Sequence[Stmt]) -> bool:
         """A pass by pairs of elements, where it is one that can be."""
@@ -240,7 +208,6 @@ class Rows(Vectors):
             w.lines[start:start] = ["  " * depth + text for text in ahead]
             for stream, name in at.put.items():
                 self.put(stream, name)
-            self.over(line, v, p)
             self.at = None
 
     def renew(self, line: Line) -> None:
@@ -333,20 +300,6 @@ def counted(line: Line) -> dict[str, int]:
         value = terms[0].value
         if terms[0] in line.loop.body and isinstance(value, Const) and value.bits < 1 << 31:
             found[acc.id] = value.bits
-    return found
-
-
-def passes(line: Line) -> list[tuple[list[Acc], tuple[Stmt, ...]]]:
-    """The exact passes over a row that a loop takes: the accumulators of each, and its statements."""
-    loop, level, counts = line.loop, levels(line.loop), counted(line)
-    if not loop.accs:
-        return [([], loop.body)]
-    found = []
-    for number in range(1 + max(level.values())):
-        mine = [a for a in loop.accs if level[a.id] == number and a.id not in counts]
-        body = prune(loop.body, {a.id for a in mine}, stores=number == 0)
-        if body:
-            found.append((mine, body))
     return found
 
 

@@ -12,6 +12,7 @@ from loopfuse.analysis.sketch import Access, Level
 from loopfuse.analysis.summary import Work, summary
 from loopfuse.rewrite import exprs, walk
 from loopfuse.schedule.base import Ask, agree, refuse
+from loopfuse.schedule.held import unheld
 from loopfuse.schedule.model import Load, arithmetic, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
 from loopfuse.schedule.products import Product, loads_in, products, waits
@@ -90,11 +91,14 @@ def accept(ask: Ask) -> Plan | Refusal:
     )
     first = shape.first
     shape.prologues = prologues(ask, shape.segments, shape.before)
-    if first.pair:
-        return _choose(ask, shape, plain(ask.device, first.a.dtype))
     types = first.a.dtype, first.b.dtype
-    how = path(ask.device, *types, tf32, shape.prologues.operands)
-    return _choose(ask, shape, how, path(ask.device, *types, tf32))
+    free = None if first.pair else path(ask.device, *types, tf32)
+    how = plain(ask.device, types[0]) if first.pair else path(ask.device, *types, tf32, shape.prologues.operands)
+    why = unheld(ask, shape.segments, how) if shape.row is not None else None
+    if why is not None:
+        return refuse(NAME, 5, "row", f"{ask.title}: what follows the product needs its whole row, and {why}", ask,
+                      lift="a kernel of its own for what follows")  # fmt: skip
+    return _choose(ask, shape, how, free)
 
 
 # -- structure --------------------------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 `build(code).run(inputs, params, sizes, outputs)` gives the outputs of a `Code`; `check` runs it in several orders of
 threads and blocks and compares the bits. What a GPU would do in silence is an error here: a barrier that not all
 threads reach, an access outside a buffer or misaligned, memory read before it is written (it is poisoned).
-What goes on beside the threads (copies to shared memory, tiles, products of a warpgroup) happens at once in one order
-and as late as it may in another, so that `check` notices who does not wait for it, or overwrites what it still reads.
+What goes on beside the threads (copies to shared memory, tiles, values sent to other blocks, products of a warpgroup)
+happens at once in one order and as late as it may in another, so that `check` notices who does not wait for it, or
+overwrites what it still reads.
 A prelude function with inline PTX needs a definition in `host.HOST` (those of tiles and matrix units: `matrix.MATRIX`).
 """
 

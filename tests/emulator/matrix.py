@@ -41,15 +41,16 @@ def _warp(kind: str) -> str:
 
 def product(name: str) -> str | None:
     """The definition of a product of a warpgroup by its name; None for any other name."""
-    found = re.fullmatch(r"lf_mma_64x(\d+)_(\w+?)_([01])([01])", name)
+    found = re.fullmatch(r"lf_mma_64x(\d+)_(\w+?)_([01r])([01])", name)
     if found is None or warpgroup(name) is None:
         return None
     columns, kind = int(found[1]), found[2]
-    head = (
-        f"void {name}({WARPGROUP[kind][0]} (&d)[{columns // 2}], unsigned long long a, unsigned long long b, bool keep)"
-    )
-    transposed = 2 * int(found[3]) + int(found[4])
-    return _inline(head, f'emu_mma_group("{name}", {_KINDS[kind]}, {columns}, {transposed}, d, a, b, keep);')
+    own = found[3] == "r"  # the left operand comes from registers
+    left = f"const {_WORD} (&a)[4]" if own else "unsigned long long a"
+    head = f"void {name}({WARPGROUP[kind][0]} (&d)[{columns // 2}], {left}, unsigned long long b, bool keep)"
+    transposed = 2 * (found[3] == "1") + int(found[4])
+    given = "0, b, keep, a" if own else "a, b, keep, nullptr"
+    return _inline(head, f'emu_mma_group("{name}", {_KINDS[kind]}, {columns}, {transposed}, d, {given});')
 
 
 MATRIX: dict[str, str] = {
@@ -82,7 +83,13 @@ MATRIX: dict[str, str] = {
     "lf_group_arrive": _inline("void lf_group_arrive(int id, int threads)", "emu_group_barrier(id, threads, false);"),
     "lf_mma_fence": _inline("void lf_mma_fence()", "emu_mma_fence();"),
     "lf_mma_end": _inline("void lf_mma_end()", "emu_mma_end();"),
+    "lf_renew": _inline("void lf_renew(float (&x)[N])", "", "template <int N> "),
     "lf_mma_wait": _inline("void lf_mma_wait()", "emu_mma_wait(N);", "template <int N> "),
+    "lf_tf32": _inline(
+        f"{_WORD} lf_tf32(float x)",
+        f"{_WORD} r = __float_as_uint(x); "
+        "return x != x ? 0x7fffffffu : (r & 0x7f800000u) == 0x7f800000u ? r : r + 0x1000u & 0xffffe000u;",
+    ),
     "lf_store_matrix4": _inline(
         f"void lf_store_matrix4(void* p, {', '.join(f'{_WORD} {n}' for n in 'abcd')})",
         f'{_WORD} r[4] = {{a, b, c, d}}; emu_matrix_move("lf_store_matrix4", p, r, 2);',

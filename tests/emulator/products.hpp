@@ -70,6 +70,11 @@ void add_product(Kind kind, unsigned columns) {
 // Result number `n` of a lane is at this row and column of `sums`.
 unsigned& sum_of(unsigned lane, unsigned n) { return sums[lane / 4 + 8 * (n >> 1 & 1)][8 * (n / 4) + 2 * (lane % 4) + (n & 1)]; }
 
+// The four registers of a lane's part of a left operand.
+void take_left(unsigned lane, const unsigned* a) {
+  for (unsigned k = 0; k < 4; ++k) memcpy(left_bytes[lane / 4 + 8 * (k & 1)] + 16 * (k >> 1) + 4 * (lane % 4), &a[k], 4);
+}
+
 // -- products of a warpgroup ------------------------------------------------------------------------------------------
 
 struct Product {
@@ -78,6 +83,8 @@ struct Product {
   unsigned columns, transposed, results, group;
   u64 a, b;
   bool keep;
+  const unsigned* from[32];  // a left operand in registers: where they are in each lane, and what they held
+  unsigned held[32][4];
 };
 // The results of products that are not waited for: where they belong in each lane, and how many products are to come.
 struct Results {
@@ -102,6 +109,7 @@ struct Issue {
   unsigned* d;
   u64 a, b;
   bool keep;
+  const unsigned* from;
 };
 
 Queue& queue_of(const Warp& w) { return queues[&w - warps]; }
@@ -144,7 +152,11 @@ void compute_oldest(Warp& w) {
   Results& r = q.results[p.results];
   auto& values = held[number][p.results];
   const Block& block = blocks[number / job.warps];
-  fetch(block, p.a, p.transposed & 2, warp % 4 * 16, 16, left_bytes, p.what);
+  if (!p.from[0]) fetch(block, p.a, p.transposed & 2, warp % 4 * 16, 16, left_bytes, p.what);
+  for (unsigned l = 0; p.from[0] && l < 32; ++l) {
+    if (memcmp(p.from[l], p.held[l], 16)) fail("%s: its left operand was changed before lf_mma_wait", p.what);
+    take_left(l, p.held[l]);
+  }
   fetch(block, p.b, p.transposed & 1, 0, p.columns, right_bytes, p.what);
   for (unsigned l = 0; l < 32; ++l)
     for (unsigned n = 0; n < r.count; ++n) sum_of(l, n) = p.keep ? values[l][n] : 0;
@@ -191,7 +203,12 @@ void issue(Warp& w, u64* lanes) {
   if (r.count != first.columns / 2) fail("%s adds to results of another shape in flight", first.what);
   ++r.uses;
   if (q.count == QUEUE) fail("%s: more than %u products in flight", first.what, QUEUE);
-  q.products[q.count++] = Product{first.what, first.kind, first.columns, first.transposed, slot, 0, first.a, first.b, first.keep};
+  Product& made = q.products[q.count++];
+  made = Product{first.what, first.kind, first.columns, first.transposed, slot, 0, first.a, first.b, first.keep, {}, {}};
+  for (unsigned l = 0; first.from && l < 32; ++l) {
+    made.from[l] = ((const Issue*)lanes[l])->from;
+    memcpy(made.held[l], made.from[l], 16);
+  }
   ++q.issued;
   if (at_once(PRODUCT))
     while (q.count) compute_oldest(w);
@@ -240,7 +257,7 @@ struct Operands {
 void multiply_warp(Warp&, u64* lanes) {
   for (unsigned l = 0; l < 32; ++l) {
     const Operands& o = *(const Operands*)lanes[l];
-    for (unsigned k = 0; k < 4; ++k) memcpy(left_bytes[l / 4 + 8 * (k & 1)] + 16 * (k >> 1) + 4 * (l % 4), &o.a[k], 4);
+    take_left(l, o.a);
     for (unsigned k = 0; k < 2; ++k) memcpy(right_bytes[l / 4] + 16 * k + 4 * (l % 4), &o.b[k], 4);
     for (unsigned n = 0; n < 4; ++n) sum_of(l, n) = o.d[n];
   }
@@ -336,8 +353,9 @@ void check_products(const Block& block) {
 
 // -- what kernels call ------------------------------------------------------------------------------------------------
 
-extern "C" void emu_mma_group(const char* what, int kind, unsigned columns, unsigned transposed, void* d, u64 a, u64 b, bool keep) {
-  Issue mine{what, (Kind)kind, columns, transposed, (unsigned*)d, a, b, keep};
+extern "C" void emu_mma_group(const char* what, int kind, unsigned columns, unsigned transposed, void* d, u64 a, u64 b, bool keep,
+                              const unsigned* from) {
+  Issue mine{what, (Kind)kind, columns, transposed, (unsigned*)d, a, b, keep, from};
   meet(what, ~0u, (u64)(uintptr_t)&mine, issue);
 }
 

@@ -74,7 +74,8 @@ void emu_tile_store_wait(int left);
 void emu_tile_prefetch(const void* map);
 void emu_async_fence();
 void emu_registers_set(int count);
-void emu_mma_group(const char* what, int kind, unsigned int columns, unsigned int transposed, void* d, emu_u64 a, emu_u64 b, bool keep);
+void emu_mma_group(const char* what, int kind, unsigned int columns, unsigned int transposed, void* d, emu_u64 a, emu_u64 b, bool keep,
+                   const unsigned int* from);
 void emu_mma_fence();
 void emu_mma_end();
 void emu_mma_wait(int left);

@@ -22,7 +22,8 @@ from loopfuse.oprow import Numerics
 from loopfuse.ops import MONOIDS, NOWHERE, OPS, Monoid
 
 Parts = tuple[Array, ...]
-_SHORT_MANTISSA = 2.0**-10  # both operands of a product rounded to the 11 bits of tf32
+# Of both operands of a product: the matrix units drop all bits of an f32 but the 11 of tf32, less than 2^-10 of it.
+_SHORT_MANTISSA = 2.0**-9
 
 
 def reducer(monoid: str, dtype: DType, term: bool, mode: Numerics, short: bool) -> Any:

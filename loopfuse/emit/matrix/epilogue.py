@@ -36,11 +36,12 @@ class Epilogue(Serial):
     What the kernel round them says, as texts over `{j}`, `{e}` (which element of a group of four) or `{h}` (which of its
     two rows): `sums`, the result of each accumulator; `packed`, for outputs of 16 bits that leave as tiles, where a pair
     goes; `plain`, for wider ones, where an element goes; `tiles`, for loads that came as tiles, where a pair is; `states`, of accumulators that ride along.
+    `apart`: how far the two rows are apart.
     """
 
-    def __init__(self, writer: Writer, leaves: Leaves, extents: Mapping[str, int]) -> None:
+    def __init__(self, writer: Writer, leaves: Leaves, extents: Mapping[str, int], apart: int = 8) -> None:
         super().__init__(writer)
-        self.leaves, self.extents = leaves, extents
+        self.leaves, self.extents, self.apart = leaves, extents, apart
         self.origin = ("", "")
         self.sums: dict[str, str] = {}
         self.packed: dict[str, str] = {}
@@ -104,6 +105,9 @@ class Epilogue(Serial):
             for name in axis.names:
                 self.w.names(name)
 
+    def named(self) -> None:
+        """Texts for other values that elements read, once `j` and `e` have names."""
+
     def _needed(self, side: str, let: Let) -> bool:
         """Whether a value that is kept is made from a let."""
         wanted: set[str] = {n for leaf in self.leaves.kept[side] for n in expr_names(leaf.value).values}
@@ -122,6 +126,7 @@ class Epilogue(Serial):
         self.j, self.e = j, e
         w.hook = self._loaded
         self._named(whole.rows, whole.cols)
+        self.named()
         for side, found in self.leaves.kept.items():
             for leaf in found:
                 w.alias[leaf.name] = self.leaf(leaf, side)
@@ -137,7 +142,7 @@ class Epilogue(Serial):
                 self.row = w.names.fresh("row")
                 self.col = w.names.fresh("col")
                 self.inside = self._inside("rows", "cols")
-                for unit in whole.units:
+                for unit in (u for u in whole.units if u.acc.id in self.sums):
                     text = self.sums[unit.acc.id].format(j=j, e=e)
                     for factor in unit.outside:
                         text = f"({text} * {w.expr(factor)})"
@@ -178,7 +183,7 @@ class Epilogue(Serial):
         indices(w, whole.cols, self.col, start, depth)
         indices(w, whole.rows, self.row, start, depth)
         place = {
-            self.row: f"{self.origin[0]} + {block.row} + {self.e} / 2 * 8",
+            self.row: f"{self.origin[0]} + {block.row} + {self.e} / 2 * {self.apart}",
             self.col: f"{self.origin[1]} + {block.col} + {self.j} * 8 + {self.e} % 2",
         }
         for name, text in place.items():
@@ -216,7 +221,9 @@ class Epilogue(Serial):
         """The text of a value that is kept."""
         at = self.at
         assert at is not None
-        place = f"{at.row} + {self.e} / 2 * 8" if side == "rows" else f"{at.col} + {self.j} * 8 + {self.e} % 2"
+        place = (
+            f"{at.row} + {self.e} / 2 * {self.apart}" if side == "rows" else f"{at.col} + {self.j} * 8 + {self.e} % 2"
+        )
         return f"{self.kept[leaf.name]}[{place}]"
 
     def _absorb(self, stmt: Store) -> None:
@@ -227,10 +234,14 @@ class Epilogue(Serial):
         value = w.expr(stmt.value)
         if stmt.at is not None:
             value = f"{state_type(acc.monoid, acc.dtype)}{{{value}, {self.position(stmt.at)}}}"
-        assert self.whole.ride is not None
-        test = self._inside(self.whole.ride.along)  # states of what lies past the other side are not kept
+        test = self.folded()
         text = f"{state} = {w.combine(acc.monoid, acc.dtype, state, value)};"
         w.line(f"if ({test}) {text}" if test else text, stmt.span)
+
+    def folded(self) -> str:
+        """The condition that an element takes part in folds: states of what lies past the other side are not kept."""
+        assert self.whole.ride is not None
+        return self._inside(self.whole.ride.along)
 
     def riding(self, name: str) -> Acc:
         """An accumulator of the fold round the products."""
@@ -252,5 +263,5 @@ def indices(w: Writer, axis: Axis, position: str, start: int, depth: int) -> Non
     if kept and len(counts) > 1:
         kept.insert(0, f"const {w.index} {whole} = {position};")
     w.lines[start:start] = ["  " * depth + t for t in kept]
-    if len(counts) > 1:
+    if len(counts) > 1 and not kept:  # else another axis may be taken apart in the same scope
         w.names.free(whole)

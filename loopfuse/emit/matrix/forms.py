@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from loopfuse.dtypes import BF16, F16, F32, DType
+from loopfuse.dtypes import BF16, F16, F32, I8, DType
 from loopfuse.emit.base import Declined
 from loopfuse.emit.matrix.shape import Contraction, Side
 from loopfuse.sizes import ONE, Poly
@@ -14,7 +14,7 @@ ROW = 128  # bytes of a row of a tile in shared memory: the width of the swizzle
 PANEL = 8192  # bytes of 64 such rows
 SLOT = 8192  # bytes of a tile of 64 rows on its way in or out
 MOST_STAGES = 8
-TYPES: dict[DType, str] = {BF16: "bf16", F16: "f16", F32: "tf32"}
+TYPES: dict[DType, str] = {BF16: "bf16", F16: "f16", F32: "tf32", I8: "i8"}
 Major = Literal["k", "mn"]
 
 
@@ -62,8 +62,9 @@ class Form:
         return 128 * (1 + self.consumers)
 
 
-def major(whole: Contraction, side: Side) -> Major | str:
-    """Along what an operand lies side by side, or why its tiles cannot be copied."""
+def major(whole: Contraction, side: Side, left: bool) -> Major | str:
+    """Along what an operand lies side by side, or why its tiles cannot be copied or multiplied. Left ones of 32 bits may lie
+    along the rows: they go through registers."""
     if side.value is not None:
         return f"the operand over `{side.buffer.id}` is computed"
     item = side.buffer.dtype.itemsize
@@ -74,7 +75,7 @@ def major(whole: Contraction, side: Side) -> Major | str:
     elif side.row == ONE:
         found = "mn"
         others = (*side.depth, *side.batch)
-        if item != 2:
+        if item != 2 and not (left and item == 4):
             return f"`{side.buffer.id}` lies along its rows, which the matrix units take of 16-bit types only"
     else:
         return f"`{side.buffer.id}` lies along neither the sum nor the result"
@@ -97,7 +98,7 @@ def operands(whole: Contraction, rows: int, columns: int) -> tuple[list[Operand]
         for side, left in ((unit.a, True), (unit.b, False)):
             key = (side, left)
             if key not in found:
-                how = major(whole, side)
+                how = major(whole, side, left)
                 if how not in ("k", "mn"):
                     return Declined(how)
                 found[key] = len(ring)

@@ -123,13 +123,13 @@ def _negative(poly: Poly) -> bool:
     return any(coefficient < 0 for _, coefficient in poly.terms)
 
 
-def leaves(whole: Contraction) -> Leaves:
-    """The statements of an element of the result, apart."""
+def leaves(whole: Contraction, mixed: Iterable[str] = ()) -> Leaves:
+    """The statements of an element of the result, apart. `mixed`: names beside the sums that stay among the elements."""
     found = Leaves(whole)
     sides = {**dict.fromkeys(whole.rows.names, "rows"), **dict.fromkeys(whole.cols.names, "cols")}
     moving = frozenset(("rows", "cols"))
-    for unit in whole.units:
-        found.follows[unit.acc.id] = moving
+    for name in (*(u.acc.id for u in whole.units), *mixed):
+        found.follows[name] = moving
     memo: dict[Expr, Expr] = {}
 
     def follow(expr: Expr) -> frozenset[str]:

@@ -44,7 +44,7 @@ def _tile_store(rank: int) -> str:
 
 def warpgroup(name: str) -> str | None:
     """The definition of a product of a warpgroup by its name, `lf_mma_64x256_bf16_00`; None for any other name."""
-    found = re.fullmatch(r"lf_mma_64x(\d+)_(\w+?)_([01])([01])", name)
+    found = re.fullmatch(r"lf_mma_64x(\d+)_(\w+?)_([01r])([01])", name)
     if found is None or int(found[1]) not in COLUMNS or found[2] not in WARPGROUP:
         return None
     count, (kind, types, depth) = int(found[1]) // 2, WARPGROUP[found[2]]
@@ -53,6 +53,17 @@ def warpgroup(name: str) -> str | None:
     values = ", ".join(f'"+{letter}"(d[{n}])' for n in range(count))
     scales = ", 1, 1" if kind == "float" else ""
     layout = f", {found[3]}, {found[4]}" if depth == 16 else ""
+    if found[3] == "r":  # the left operand comes from registers
+        fours = ", ".join(f"%{count + k}" for k in range(4))
+        lefts = ", ".join(f'"r"(a[{k}])' for k in range(4))
+        layout = f", {found[4]}" if depth == 16 else ""
+        return (
+            f"{_I}void {name}({kind} (&d)[{count}], const unsigned int (&a)[4], unsigned long long b, bool keep) {{\n"
+            f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;\\n"\n'
+            f'    "wgmma.mma_async.sync.aligned.m64n{count * 2}k{depth}.{types} {{{slots}}}, "\n'
+            f'    "{{{fours}}}, %{count + 4}, p{scales}{layout}; }}"\n'
+            f'    : {values} : {lefts}, "l"(b), "r"((int)keep));\n}}'
+        )
     return (
         f"{_I}void {name}({kind} (&d)[{count}], unsigned long long a, unsigned long long b, bool keep) {{\n"
         f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0;\\n"\n'
@@ -173,9 +184,21 @@ __device__ __forceinline__ void lf_send(T* to, T value, unsigned long long* bar,
     "lf_mma_wait": """template <int N> __device__ __forceinline__ void lf_mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }""",
+    # The compiler forgets how values came about: else it keeps all that was made with them, which is less than to make it
+    # again. Each lane exchanges them with itself: the assembler sees through anything that is not between lanes.
+    "lf_renew": """template <int N> __device__ __forceinline__ void lf_renew(float (&x)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) asm volatile("shfl.sync.bfly.b32 %0, %0, 0, 31, 0xffffffff;" : "+f"(x[k]));
+}""",
     "lf_mma_desc": _I + """unsigned long long lf_mma_desc(const void* p, unsigned int lead, unsigned int stride) {
   return (unsigned long long)((lf_shared_at(p) & 0x3ffff) >> 4) | (unsigned long long)(lead >> 4) << 16 |
     (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
+}""",
+    # To the nearest number of 11 bits; of what is not rounded the matrix units drop the other bits.
+    "lf_tf32": _I + """unsigned int lf_tf32(float x) {
+  unsigned int r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return r;
 }""",
     # Four 8 x 8 matrices of 16-bit elements: lane l holds elements 2 (l % 4) and the next of row l / 4 of each, and gives
     # the address of row l % 8 of matrix l / 8.

@@ -28,6 +28,8 @@ def followed(batch: tuple[Poly, ...]) -> list[int]:
 class Results:
     """Statements of a consumer for the results of its tile."""
 
+    apart = 8  # rows between the two of a thread
+
     def __init__(self, whole: Contraction, leaves: Leaves, form: Form) -> None:
         self.whole, self.leaves, self.form = whole, leaves, form
         self.w = Writer(whole.job.target, whole.job.buffers, whole.job.faults, whole.job.wide)
@@ -134,16 +136,23 @@ class Results:
                     self.gather(k, m, c)
                 sent = self.piece(k, m, c, width, (warp_row, lane_col, own), sent)
             self.end(m, c, width, warp_row, lane_col)
-        lane = f"{self.thread} % 32"
         places = {
-            warp_row: f"{self.thread} / 32 * 16 + {lane} / 4",
+            warp_row: self.lane_row(),
             lane_col: f"{self.thread} % 4 * 2",
-            own: f"{self.thread} / 32 * 16 + {self.thread} % 16",  # where it gives the address of a row of a matrix
+            own: self.matrix_row(),
         }
         ahead = [f"const int {name} = {text};" for name, text in places.items() if used(name, w.lines[start:])]
         w.lines[start:start] = ["  " * depth + text for text in ahead]
         for name in (*places, *self.acc.values()):
             w.names.free(name)
+
+    def lane_row(self) -> str:
+        """The first row of a thread, of the 64."""
+        return f"{self.thread} / 32 * 16 + {self.thread} % 32 / 4"
+
+    def matrix_row(self) -> str:
+        """The row of a matrix whose address a thread gives."""
+        return f"{self.thread} / 32 * 16 + {self.thread} % 16"
 
     # -- a sum that blocks of a cluster share -------------------------------------------------------------------------
 
@@ -238,7 +247,7 @@ class Results:
             halves = 1 if store.buffer in epilogue.packed else 2
             for half in range(halves):
                 place = at if self.residual else sent % form.slots
-                self.stage_out(made[store.buffer], place, half if halves == 2 else -1, own)
+                self.stage_out(made[store.buffer], place, half if halves == 2 else -1, (warp_row, own), flat)
                 w.line("lf_async_fence();")
                 if not self.residual:
                     w.line(f"if ({self.thread} == 0) lf_tile_store_read<{max(0, form.slots - 2)}>();")
@@ -246,7 +255,7 @@ class Results:
                 points = "".join(f", {self.points[x]}" for x in batch)
                 with w.block(f"if ({self.thread} == 0)"):
                     w.line(f"lf_tile_store{2 + len(batch)}(&{out}, {self.slots} + {place * SLOT}, "
-                           f"{self.col} + {c + half * 32}, {self.tile_row(m)}{points});")  # fmt: skip
+                           f"{self.corner(flat, m, c, half)}{points});")  # fmt: skip
                     w.line("lf_tile_store_end();")
                     if self.residual:
                         self.refill(k)
@@ -259,9 +268,16 @@ class Results:
         """Tiles that go out for a part of the result."""
         return sum(1 if self.whole.job.buffers[s.buffer].dtype in HALVES else 2 for s, _ in self.staged)
 
-    def stage_out(self, made: str, place: int, half: int, own: str) -> None:
-        """Results of a thread to a slot: pairs of 16 bits as matrices, wider ones (a half of the columns) by twos."""
-        w = self.w
+    def corner(self, flat: Flat, m: int, c: int, half: int) -> str:
+        """Where a tile of the result goes: coordinates in its map."""
+        return f"{self.col} + {c + half * 32}, {self.tile_row(m)}"
+
+    def stage_out(self, made: str, place: int, half: int, rows: tuple[str, str], flat: Flat) -> None:
+        """Results of a thread to a slot: pairs of 16 bits as matrices, wider ones (a half of the columns) by twos.
+
+        `rows`: the names of the thread's row, and of the row of a matrix whose address it gives.
+        """
+        w, own = self.w, rows[1]
         if half < 0:
             for q in range(4):
                 pairs = ", ".join(f"{made}[{4 * q + x}]" for x in range(4))
@@ -410,7 +426,7 @@ class Results:
             memory = w.pointer(self.parts.memory(acc).id, kind, write=True)
             inside = self.inside_row(m)
             for h in range(2):
-                row = " + ".join(x for x in (self.row, inside, warp_row, "8" if h else "") if x)
+                row = " + ".join(x for x in (self.row, inside, warp_row, str(self.apart) if h else "") if x)
                 test = f"{self.thread} % 4 == 0 && {row} < {w.poly(self.whole.rows.extent)}"
                 w.line(f"if ({test}) {memory}[{self._place(f'({row})')}] = {name}[{h}];")
 

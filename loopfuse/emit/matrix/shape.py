@@ -141,11 +141,12 @@ def parse(job: Job) -> Contraction | Declined:
     checked = (n.modes for s in walk(job.kernel.body) for n in (*own(s).loads, s) if isinstance(n, Load | Store))
     if any(m is not None and m.kind == "checked" for modes in checked for m in modes):
         return Declined("a subscript is checked at run time")
-    return _parts(job, units, tuple(tops), dims, tuple(body), ride)
+    return parts(job, units, tuple(tops), dims, tuple(body), ride)
 
 
-def _parts(job: Job, units: list[Product], tops: tuple[Let, ...], dims: list[Dim], body: tuple[Stmt, ...],
-           ride: Ride | None) -> Contraction | Declined:  # fmt: skip
+def parts(job: Job, units: list[Product], tops: tuple[Let, ...], dims: list[Dim], body: tuple[Stmt, ...],
+          ride: Ride | None, swapped: bool | None = None) -> Contraction | Declined:  # fmt: skip
+    """The products of a nest by their axes. `swapped`: the right operand is along the rows; None: as the output lies."""
     first = units[0]
     indices: dict[str, Index] = {}
     for dim in (*dims, *(d for u in units if u.owner.loop for d in u.owner.loop.dims)):
@@ -168,7 +169,7 @@ def _parts(job: Job, units: list[Product], tops: tuple[Let, ...], dims: list[Dim
     whole = Contraction(job, (), Axis(()), Axis(()), (), (), tops, body, ride, multiples)
     moved = {d.id for d in dims}
     made = [_unit(whole, u, indices, moved) for u in units]
-    swapped = _swapped(whole, units[0])
+    swapped = _swapped(whole, units[0]) if swapped is None else swapped
     rows, cols = (first.n, first.m) if swapped else (first.m, first.n)
     ones: list[tuple[Acc, _Access, _Access, tuple[Expr, ...]]] = []
     for got in made:
@@ -256,9 +257,11 @@ def _operand(whole: Contraction, leaves: list[Expr], indices: dict[str, Index], 
              ) -> _Access | Declined:  # fmt: skip
     """The factors of one side: an array, or a value that is computed from arrays."""
     load, acc = _stored(whole, leaves[0]), unit.term.acc.dtype
-    if len(leaves) == 1 and isinstance(load, Load) and all(m is None for m in load.modes):
-        return _access(whole, load, indices, names, unit.k)
-    value = _inlined(whole, leaves[0])
+    if len(leaves) == 1 and isinstance(load, Load):
+        access = _access(whole, load, indices, names, unit.k)
+        if isinstance(access, _Access):
+            return access
+    value = _inlined(whole, load if isinstance(load, Load) else leaves[0])  # anything else is a value
     for leaf in leaves[1:]:  # which are multiplied in the type of the sum, as the term says
         value = Op("mul", (_cast(value, acc), _cast(_inlined(whole, leaf), acc)), acc)
     loads = [e for e in subexprs(value) if isinstance(e, Load)]

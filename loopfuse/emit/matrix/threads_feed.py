@@ -18,7 +18,9 @@ from loopfuse.emit.matrix.threads_form import THREADS, VECTOR, Form, kept, lay
 from loopfuse.emit.writer import Place, Writer, storage
 from loopfuse.ir import Affine, Buffer, Expr, Load
 from loopfuse.sizes import ONE, ZERO, Poly
-from loopfuse.walking import guarded
+from loopfuse.walking import guarded, subexprs
+
+INDICES = 16  # registers in which a value that is made as it is loaded finds out where it is
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -145,7 +147,7 @@ class Feed:
     def registers(self) -> int:
         """What is on its way, in registers, and addresses of what comes element by element."""
         if self.made:
-            return self.count * self.width * self.lay.size // 4
+            return self.count * self.width * self.lay.size // 4 + INDICES
         each = (
             -(-self.width * s.buffer.dtype.itemsize // 4) * self.count + 4 * (not self.wide[s]) for s in self.streams
         )
@@ -159,7 +161,7 @@ class Feed:
     def _width(self) -> tuple[str, int]:
         """Along what threads take several elements at once, and how many."""
         if self.made or not self.streams:
-            return "k", 1
+            return ("mn" if self._neighbours() else "k"), 1
         main = max(self.streams, key=lambda s: (s.depth[-1] != ZERO) + (s.own != ZERO))
         axis = "k" if abs(_size(main.depth[-1])) == 1 or abs(_size(main.own)) != 1 else "mn"
         extent = self.whole.depth[-1].extent if axis == "k" else self.own.extent
@@ -169,6 +171,12 @@ class Feed:
         while most > 1 and not main.divides(self.whole, axis, most):
             most //= 2
         return axis, most
+
+    def _neighbours(self) -> bool:
+        """Whether elements of a value that is made as it is loaded lie side by side along the side's own axis."""
+        loads = [e for e in subexprs(self.side.value) if isinstance(e, Load) and e.subs] if self.side.value else []
+        last = [e.subs[-1] for e in loads if e.buffer == self.side.buffer.id]
+        return any(isinstance(s, Affine) and abs(_size(s.poly.coefficient(self.own.names[-1]))) == 1 for s in last)
 
     def _vector(self, stream: Stream) -> int:
         """The bytes of the pieces by which a vector of a stream is read; 0: element by element."""

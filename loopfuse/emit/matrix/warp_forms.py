@@ -170,7 +170,8 @@ def operands(whole: Contraction, form: Form, name: str) -> tuple[list[Operand], 
         for side, left in ((unit.a, True), (unit.b, False)):
             at = next((k for k, o in enumerate(ring) if o.side == side and o.left == left), None)
             if at is None:
-                rounds = any(f"rounded to {name}" in text for text in whole.job.plan.rounding)
+                said = any(f"rounded to {name}" in text for text in whole.job.plan.rounding)
+                rounds = said and whole.job.target.numerics == "fast"  # the bound of results has no room for it else
                 if side.dtype != dtype and not (side.value is not None and side.dtype == F32 and rounds):
                     return Declined(f"an operand is of {side.dtype}, and may not be rounded to {name}")
                 lies, width = _lies(whole, side, dtype, left)

@@ -35,11 +35,15 @@ MANY_RESULTS = 160  # registers of results from which on they do
 class Kernel(Results):
     """The text of one kernel: the ring and the products; what becomes of results is the base's."""
 
+    releases = 1  # arrivals of a consumer at `empty`
+    through = ""  # how operands come, where not from shared memory
+
     def __init__(self, whole: Contraction, leaves: Leaves, form: Form, ring: list[Operand],
                  pairs: list[tuple[int, int]], name: str) -> None:  # fmt: skip
         super().__init__(whole, leaves, form)
         self.ring, self.pairs, self.name = ring, pairs, name
         self.maps: list[str] = []
+        self.cluster = form.split
 
     def operand_map(self, operand: Operand, left: bool) -> str:
         """The map of an operand."""
@@ -55,7 +59,7 @@ class Kernel(Results):
             return self.map(side.buffer.id, side.start, (inner, across, *outer, *batch),
                             (side.row, *side.depth[:-1], *apart), (ROW // item, operand.rows), stem)  # fmt: skip
         return self.map(side.buffer.id, side.start, (across, inner, *outer, *batch),
-                        (side.depth[-1], *side.depth[:-1], *apart), (64, self.form.depth), stem)  # fmt: skip
+                        (side.depth[-1], *side.depth[:-1], *apart), (ROW // item, self.form.depth), stem)  # fmt: skip
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 
@@ -87,17 +91,18 @@ class Kernel(Results):
         if self.residual:
             self.come = n("come")
             w.line(f"unsigned long long* const {self.come} = {self.empty} + {form.stages};")
+        room = self.beside(room)
         self.group = n("group")
         w.line(f"const int {self.group} = threadIdx.x / 128;")
         self.tiling()
         with w.block("if (threadIdx.x == 0)"):
-            sharing = 1 if form.pingpong else groups
+            sharing = (1 if form.pingpong else groups) * self.releases
             w.line(f"for (int s = 0; s < {form.stages}; ++s) {{ lf_bar_init({self.full} + s, 1); "
                    f"lf_bar_init({self.empty} + s, {sharing}); }}")  # fmt: skip
             if self.residual:
                 w.line(f"for (int s = 0; s < {groups * form.slots}; ++s) lf_bar_init({self.come} + s, 1);")
             w.line("lf_bar_ready();")
-        w.line("lf_sync();")
+        self.together()
         self.results = form.blocks * form.columns // 2 * len(whole.units)
         many = self.results >= MANY_RESULTS
         with w.block(f"if ({self.group} == 0)"):
@@ -112,12 +117,28 @@ class Kernel(Results):
         shape = "taking turns" if form.pingpong else "together"
         who = f"{form.consumers} warpgroups {shape}" if form.consumers > 1 else "a warpgroup"
         who += f" of each of {form.split} blocks" if form.split > 1 else ""
-        why = f"tiles of {form.rows} x {form.columns} by {who}, {form.stages} stages of {form.depth}, wgmma {form.kind}"
+        why = f"tiles of {form.rows} x {form.columns} by {who}, {form.stages} stages of {form.depth}, wgmma {form.kind}{self.through}"
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
-            self.name, form.threads, blocks=1, cluster=form.split, head=[f"{whole.job.kernel.id}: {why}"], kernel=whole.job.kernel.id,
+            self.name, form.threads, blocks=1, cluster=self.cluster, head=[f"{whole.job.kernel.id}: {why}"], kernel=whole.job.kernel.id,
             schedule="contraction", why=why, spans=spans, spills=SPILL if many else 0,
         )  # fmt: skip
+
+    def release(self, test: str, slot: str) -> None:
+        """Tell the producer that a place of the ring has been read."""
+        self.w.line(f"if ({test}) lf_bar_arrive({self.empty} + {slot});")
+
+    def beside(self, room: int) -> int:
+        """What else shared memory holds from `room` on; where that ends."""
+        return room
+
+    def together(self) -> None:
+        """All threads meet once the barriers are there."""
+        self.w.line("lf_sync();")
+
+    def elements(self) -> Epilogue:
+        """What writes the elements of the result."""
+        return Epilogue(self.w, self.leaves, {"rows": self.form.rows, "cols": self.form.columns}, self.apart)
 
     def tiling(self) -> None:
         """How many tiles there are."""
@@ -145,7 +166,7 @@ class Kernel(Results):
 
     def place(self, tile: str) -> None:
         """The coordinates of a tile: groups of tile rows, in each column by column."""
-        w, form, whole = self.w, self.form, self.whole
+        w, form = self.w, self.form
         n = w.names.fresh
         self.row, self.col = n("row.0"), n("col.0")
         at, wide, size = n("at"), n("first"), n("size")
@@ -155,6 +176,11 @@ class Kernel(Results):
         inner = f"({at} - {wide} * {self.across})"
         w.line(f"const int {self.row} = ({wide} + {inner} % {size}) * {form.rows};")
         w.line(f"const int {self.col} = {inner} / {size} * {form.columns};")
+        self.place_in_batch(tile)
+
+    def place_in_batch(self, tile: str) -> None:
+        """The coordinates of a tile along the batch."""
+        w, whole, n = self.w, self.whole, self.w.names.fresh
         self.points: list[str] = []
         rest = f"{tile} / ({self.down} * {self.across})"
         for number, axis in enumerate(whole.batch):
@@ -222,10 +248,10 @@ class Kernel(Results):
         if operand.major == "k":
             w.line(f"lf_tile_load{rank}({to}, &{name}, {bar}, {inner}, {first}{rest});")
             return
-        panel = form.depth * ROW
-        for k in range(operand.rows // 64):
+        panel, width = form.depth * ROW, ROW // operand.side.dtype.itemsize
+        for k in range(operand.rows // width):
             at = f"{place} + {operand.offset + k * panel}"
-            w.line(f"lf_tile_load{rank}({at}, &{name}, {bar}, {first} + {64 * k}, {inner}{rest});")
+            w.line(f"lf_tile_load{rank}({at}, &{name}, {bar}, {first} + {width * k}, {inner}{rest});")
 
     # -- the consumers ------------------------------------------------------------------------------------------------
 
@@ -236,7 +262,7 @@ class Kernel(Results):
         self.mine, self.thread, self.slot, self.phase = n("mine"), n("thread"), n("slot"), n("phase")
         w.line(f"const int {self.mine} = {self.group} - 1;")
         w.line(f"const int {self.thread} = threadIdx.x % 128;")
-        self.epilogue = Epilogue(w, self.leaves, {"rows": form.rows, "cols": form.columns})
+        self.epilogue = self.elements()
         more = self.epilogue.reserve(f"{self.base} + {room}", form.consumers, self.mine)
         if self.joining_bytes():
             self.joining = f"{self.base} + {room + more} + {self.mine} * {self.joining_bytes()}"
@@ -286,9 +312,8 @@ class Kernel(Results):
         w, form = self.w, self.form
         for top in self.whole.tops:
             self.epilogue.let(top)
-        if any(self.leaves.kept.values()):
-            w.line(self.sync())
-            self.epilogue.one_sided(self.thread, 128)
+        if not self.late():
+            self.one_sided()
         if self.residual:
             with w.block(f"if ({self.thread} == 0)"):
                 w.line("lf_tile_store_read<0>();")
@@ -298,15 +323,29 @@ class Kernel(Results):
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
             w.line(self.sync())
 
+    def late(self) -> bool:
+        """Whether values of one side are fetched while the first products run: nothing else would hide that where
+        consumers share a tile."""
+        return not self.form.pingpong and self.form.split == 1 and bool(self.known_trips())
+
+    def known_trips(self) -> int:
+        """How many stages a tile takes, where that is known; else 0."""
+        return self.whole.job.target.number(steps(self.whole, self.form)) or 0
+
+    def one_sided(self) -> None:
+        """Values of one side, once nobody reads those of the tile before."""
+        if any(self.leaves.kept.values()):
+            self.w.line(self.sync())
+            self.epilogue.one_sided(self.thread, 128)
+
     def products(self) -> None:
         """The main loop: the products of a stage, those of the stage before being waited for meanwhile."""
-        w, form, whole = self.w, self.form, self.whole
+        w, form = self.w, self.form
         n = w.names.fresh
         kind = "int" if form.kind == "i8" else "float"
         self.acc = {u.acc.id: n(f"{u.acc.id}.sums") for u in whole.units}
         for name in self.acc.values():
             w.line(f"{kind} {name}[{form.blocks}][{form.columns // 2}];")
-        step, before = n("step"), n("before")
         if form.pingpong:
             w.line(f"lf_group_sync({FIRST_GROUP + 2} + {self.mine}, 256);")
         none = self.whole.job.target.number(steps(whole, form)) if form.split == 1 else None
@@ -320,6 +359,13 @@ class Kernel(Results):
                     stack.enter_context(w.block(f"if ({self.trips} == 0)"))
                 for name in self.acc.values():
                     w.line(f"for (int q = 0; q < {form.blocks * form.columns // 2}; ++q) (&{name}[0][0])[q] = 0;")
+        self.loop(lag)
+
+    def loop(self, lag: bool) -> None:
+        """The loop over the stages of a tile. `lag`: the second consumer waits for the first to be ahead."""
+        w, form, whole = self.w, self.form, self.whole
+        n = w.names.fresh
+        step, before = n("step"), n("before")
         w.line(f"int {before} = 0;")
         w.line("#pragma unroll 1")
         with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
@@ -333,10 +379,13 @@ class Kernel(Results):
                     for m in range(form.blocks):
                         self.product(pair, f"{self.acc[unit.acc.id]}[{m}]", m, kk, step)
             w.line("lf_mma_end();")
+            if self.late() and any(self.leaves.kept.values()):
+                with w.block(f"if ({step} == 0)"):
+                    self.one_sided()
             if lag:
                 w.line(f"if ({self.mine} == 0 && {step} == {LAG - 1}) lf_group_arrive({FIRST_GROUP + 2}, 256);")
             w.line("lf_mma_wait<1>();")
-            w.line(f"if ({step} > 0 && {self.thread} == 0) lf_bar_arrive({self.empty} + {before});")
+            self.release(f"{step} > 0 && {self.thread} == 0", before)
             w.line(f"{before} = {self.slot};")
             w.line(f"if (++{self.slot} == {form.stages}) {{ {self.slot} = 0; {self.phase} ^= 1; }}")
             for name in self.descs:
@@ -344,7 +393,7 @@ class Kernel(Results):
         if form.pingpong:
             w.line(f"lf_group_arrive({FIRST_GROUP + 3} - {self.mine}, 256);")
         w.line("lf_mma_wait<0>();")
-        w.line(f"if ({self.trips} > 0 && {self.thread} == 0) lf_bar_arrive({self.empty} + {before});")
+        self.release(f"{self.trips} > 0 && {self.thread} == 0", before)
         for name in (step, before):
             w.names.free(name)
 

@@ -5,19 +5,19 @@ While the products of 32 bytes of the sum run, the fragments of the next 32 are 
 out. One barrier a stage says both that the next stage has come and that all have read the last one: it stands before the
 last products of a stage, which then run while the first fragments of the next one are read. Operands that cannot be
 copied as they lie (rows that are no multiple of 4 bytes apart, computed values, bytes across the sum) go through
-registers: loaded before the products of a step, put in their place after them. PTX ISA, mma, ldmatrix and cp.async.
+registers: loaded a stage before they are put in their place. PTX ISA, mma, ldmatrix and cp.async.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
 from loopfuse.emit.base import Declined, Emitted
 from loopfuse.emit.code import KernelCode, Launch, ceil_div, grid
 from loopfuse.emit.matrix.leaves import Leaves, leaves
-from loopfuse.emit.matrix.shape import Axis, Contraction
+from loopfuse.emit.matrix.shape import Contraction
+from loopfuse.emit.matrix.warp_feed import THREAD, Feed
 from loopfuse.emit.matrix.warp_forms import (
     CHUNK,
     MOST_RESULTS,
@@ -25,23 +25,18 @@ from loopfuse.emit.matrix.warp_forms import (
     PANEL,
     ROW,
     STEPS,
-    TYPES,
     Form,
     Operand,
-    Piece,
     choices,
     kind,
     operands,
 )  # fmt: skip
-from loopfuse.emit.matrix.warp_results import Results
-from loopfuse.emit.writer import Place, storage
 from loopfuse.ir import Store
 from loopfuse.sizes import ONE, Poly
 
 GROUP = 8  # rows of tiles that are gone through together, so that what they share stays in the second-level cache
 LEAST_STAGES = 2
 RESERVED = 1024  # bytes of shared memory that the system takes of each block
-THREAD = "threadIdx.x"
 
 
 def by_warps(whole: Contraction) -> Emitted | Declined:
@@ -75,20 +70,16 @@ def by_warps(whole: Contraction) -> Emitted | Declined:
     return why
 
 
-class Kernel(Results):
-    """The text of one kernel: the ring and the products; what becomes of results is the base's."""
+class Kernel(Feed):
+    """The text of one kernel: its tile and its products; operands and results are the bases'."""
 
     def __init__(self, whole: Contraction, leaves: Leaves, form: Form, ring: list[Operand],
                  pairs: list[tuple[int, int]], kind: str) -> None:  # fmt: skip
-        self.stage = sum(o.bytes for o in ring)
-        super().__init__(whole, leaves, form, self.stage * form.stages)
-        self.operands, self.pairs, self.kind = ring, pairs, kind
-        self.depth = ring[0].depth
-        self.cell = TYPES[kind]
-        # names by operand: pointer to a thread's first chunk, its row, its element of the sum, its place and order
-        self.sources: list[tuple[str, str, str, str, str]] = []
+        super().__init__(whole, leaves, form, ring, kind)
+        self.pairs = pairs
         self.reads: list[tuple[str, str]] = []  # by operand: where a lane reads, and the order of chunks there
         self.fragments: list[str] = []
+        self.opening = 0  # the line before which the indices of batches are told
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 
@@ -115,16 +106,23 @@ class Kernel(Results):
             w.line(f"unsigned char* const {to} = lf_shared + {stage} * {self.stage};")
             names = self.ahead(stage)
             for operand, piece in self.pieces():
-                for _ in self.piece(operand, piece, to, names):
-                    pass
+                if operand.width:
+                    self.copy(operand, piece, to, names)
+                    continue
+                made = n(f"{operand.side.buffer.id}.first")
+                w.line(f"lf_vec<{self.cell(operand)}, {operand.each}> {made};")
+                self.fetch(operand, piece, made, names)
+                self.put(operand, piece, made, to)
             w.line("lf_stage_end();")
-            for name in (to, *names):
-                w.names.free(name)
+            w.names.free(to)
         w.names.free(stage)
         if any(self.leaves.kept.values()):
             self.epilogue.one_sided(THREAD, form.threads)
         self.products()
         self.results_out("lf_shared")
+        self.tidy()
+        for axis, point in zip(whole.batch, self.points, strict=True):
+            self.bind(axis, point, self.opening)
         w.shared = self.ring + more
         how = " and ".join(dict.fromkeys(_said(o) for o in self.operands))
         why = (f"tiles of {form.rows} x {form.columns} by {form.down} x {form.across} warps, {form.stages} stages of "
@@ -163,133 +161,10 @@ class Kernel(Results):
             point = n("point")
             w.line(f"const int {point} = (int)blockIdx.x / ({below}){f' % {w.poly(axis.extent)}' if number else ''};")
             self.points.append(point)
-        for axis, point in zip(whole.batch, self.points, strict=True):
-            self.bind(axis, point)
+        self.named()
+        self.opening = len(w.lines)
         for top in whole.tops:
             self.epilogue.let(top)
-
-    def bind(self, axis: Axis, position: str) -> None:
-        """The loop indices of an axis from a position on it."""
-        w, rest = self.w, position
-        for number, (name, low, count) in reversed(list(enumerate(axis.indices))):
-            low_, count_ = w.poly(low), w.poly(count)
-            text = f"({rest}) % {count_}" if number else rest
-            w.line(f"const {w.index} {w.names(name)} = {text if low_ == '0' else f'{low_} + {text}'};")
-            rest = f"({rest}) / {count_}"
-
-    # -- operands into the ring ---------------------------------------------------------------------------------------
-
-    def source(self, operand: Operand) -> None:
-        """What a thread's copies of an operand have in common."""
-        w, side, form = self.w, operand.side, self.form
-        n = w.names.fresh
-        stem = side.buffer.id
-        row, depth, to, turn = (n(f"{stem}.{x}") for x in ("row", "depth", "to", "turn"))
-        texts = operand.first(f"(int){THREAD}", form.threads)
-        w.line(f"const int {row} = {self.row if operand.left else self.col} + {texts[0]};")
-        w.line(f"const int {depth} = {texts[1]};")
-        w.line(f"const int {turn} = {texts[3]};")
-        w.line(
-            f"const int {to} = {operand.offset} + {texts[2]};" if operand.offset else f"const int {to} = {texts[2]};"
-        )
-        pointer = ""
-        if side.value is None:
-            kind = storage(side.buffer.dtype)
-            terms = [(row, side.row), (depth, side.depth[-1]), *zip(self.points, side.batch, strict=True)]
-            text = " + ".join(f"(long long){at} * {w.poly(step)}" for at, step in terms if w.poly(step) != "0")
-            start = w.poly(side.start)
-            pointer = n(f"{stem}.from")
-            base = w.place(stem, False).pointer
-            w.line(
-                f"const {kind}* const {pointer} = {' + '.join(x for x in (base, '' if start == '0' else start, text) if x)};"
-            )
-        self.sources.append((pointer, row, depth, to, turn))
-
-    def pieces(self) -> list[tuple[Operand, Piece]]:
-        """Everything that a thread copies of a stage."""
-        return [(o, p) for o in self.operands for p in o.pieces(self.form.threads)]
-
-    def ahead(self, stage: str) -> tuple[str, ...]:
-        """Names for a stage that is copied: whether there is one, where it is along the innermost axis of the sum, and
-        along the others."""
-        w, whole = self.w, self.whole
-        more, inner = w.names.fresh("more"), w.names.fresh("inner")
-        w.line(f"const bool {more} = {stage} < {self.trips};")
-        if len(whole.depth) == 1:
-            w.line(f"const int {inner} = {stage} * {self.depth};")
-            return more, inner
-        each = w.poly(ceil_div(whole.depth[-1].extent, self.depth))
-        w.line(f"const int {inner} = {stage} % {each} * {self.depth};")
-        outer = []
-        for number, axis in enumerate(whole.depth[:-1]):
-            below = " * ".join([each, *(w.poly(a.extent) for a in whole.depth[number + 1 : -1])])
-            outer.append(w.names.fresh("outer"))
-            w.line(f"const int {outer[-1]} = {stage} / ({below}){f' % {w.poly(axis.extent)}' if number else ''};")
-        return more, inner, *outer
-
-    def piece(self, operand: Operand, piece: Piece, to: str, names: tuple[str, ...]) -> Iterator[None]:
-        """A chunk: copied at once, or loaded; then, after a pause, put in its place."""
-        w, side, whole = self.w, operand.side, self.whole
-        more, inner, *outer = names
-        pointer, row, depth, at, turn = self.sources[self.operands.index(operand)]
-        spot = f"{to} + {at} + ({turn} ^ {piece.turn})" if piece.turn else f"{to} + {at} + {turn}"
-        spot += f" + {piece.more}" if piece.more else ""
-        axis = whole.rows if operand.left else whole.cols
-        tile = operand.rows
-        far = f"{row} + {piece.row}" if piece.row else row
-        deep = f"{inner} + {depth} + {piece.depth}" if piece.depth else f"{inner} + {depth}"
-        along_rows = operand.lies == "mn"
-
-        def test(e: str) -> str:
-            """The condition that element `e` of the chunk is one of the operand."""
-            found = [more, self.inside(axis, tile, f"{far} + {e}" if along_rows and e != "0" else far),
-                     self.inside(whole.depth[-1], self.depth, deep if along_rows or e == "0" else f"{deep} + {e}")]  # fmt: skip
-            return " && ".join(t for t in found if t)
-
-        source = ""
-        if side.value is None:
-            terms = [(inner, side.depth[-1]), *zip(outer, side.depth[:-1], strict=True)]
-            moved = [x if w.poly(s) == "1" else f"(long long){x} * {w.poly(s)}" for x, s in terms if w.poly(s) != "0"]
-            fixed = w.poly(side.row * piece.row + side.depth[-1] * piece.depth)
-            source = " + ".join([pointer, *moved, *([fixed] if fixed != "0" else [])])
-        step = side.row if along_rows else side.depth[-1]
-        if operand.width:
-            count = operand.width // operand.item
-            for k in range(0, operand.each, count):
-                more_ = w.poly(step * k)
-                from_ = f"{source} + {more_}" if k else source
-                to_ = f"{spot} + {k * operand.item}" if k else spot
-                w.line(f"lf_stage{operand.width}_if({to_}, {from_}, {test(str(k))});")
-            yield
-            return
-        e, made = w.names.fresh("e"), w.names.fresh(f"{side.buffer.id}.made")
-        cell = storage(side.buffer.dtype if side.value is None else self.cell)
-        w.line(f"lf_vec<{cell}, {operand.each}> {made};")
-        w.line("#pragma unroll")
-        with w.block(f"for (int {e} = 0; {e} < {operand.each}; ++{e})"):
-            if side.value is None:
-                one = e if w.poly(step) == "1" else f"(long long){e} * {w.poly(step)}"
-                w.line(f"{made}.v[{e}] = {test(e)} ? ({source})[{one}] : ({cell})0;")
-            else:
-                self.value(operand, f"{made}.v[{e}]", test(e), (far, deep, e), tuple(outer))
-        yield
-        w.line(f"lf_leave<16>(({cell}*)({spot}), {made});")
-        w.names.free(e)
-
-    def value(self, operand: Operand, to: str, test: str, at: tuple[str, str, str], outer: tuple[str, ...]) -> None:
-        """An element of a computed operand, rounded to the type of the products."""
-        w, whole = self.w, self.whole
-        far, deep, e = at
-        assert operand.side.value is not None
-        along_rows = operand.lies == "mn"
-        w.line(f"{to} = 0;")
-        with w.block(f"if ({test})"):
-            self.bind(whole.rows if operand.left else whole.cols, f"({far} + {e})" if along_rows else f"({far})")
-            self.bind(whole.depth[-1], f"({deep})" if along_rows else f"({deep} + {e})")
-            for axis, position in zip(whole.depth[:-1], outer, strict=True):
-                self.bind(axis, position)
-            text = w.kept(w.expr(operand.side.value), Place("", (), self.cell))
-            w.line(f"{to} = {text};")
 
     # -- products -----------------------------------------------------------------------------------------------------
 
@@ -306,6 +181,9 @@ class Kernel(Results):
             w.line(f"for (int q = 0; q < {high * wide * 4}; ++q) {name}[q / {wide * 4}][q / 4 % {wide}][q % 4] = 0;")
         for operand in self.operands:
             self.reader(operand)
+        pieces = self.pieces()
+        share = -(-len(pieces) // (STEPS - 1))
+        held = self.hold(pieces)
         place, fill, slot, step = n("place"), n("fill"), n("slot"), n("step")
         w.line(f"lf_stage_wait<{form.stages - 2}>();")
         w.line("lf_sync();")
@@ -319,8 +197,7 @@ class Kernel(Results):
             w.line(f"unsigned char* const {to} = lf_shared + {fill} * {self.stage};")
             w.line(f"const int {later} = {step} + {form.stages - 1};")
             names = self.ahead(later)
-            pieces = self.pieces()
-            share = -(-len(pieces) // (STEPS - 1))
+            beyond = self.ahead(f"({later} + 1)") if held else ()
             for kk in range(STEPS):
                 if kk == STEPS - 1:
                     w.line(f"lf_stage_wait<{form.stages - 2}>();")
@@ -330,18 +207,17 @@ class Kernel(Results):
                     w.line(f"{place} = lf_shared + {slot} * {self.stage};")
                 for k in range(len(self.operands)):
                     self.read(k, (kk + 1) % STEPS, place)
-                waiting = [self.piece(o, p, to, names) for o, p in pieces[kk * share : (kk + 1) * share]]
-                for one in waiting:
-                    next(one)
-                if kk == STEPS - 2 and all(o.width for o in self.operands):
+                for at in range(kk * share, min((kk + 1) * share, len(pieces))):
+                    operand, piece = pieces[at]
+                    if at in held:
+                        self.put(operand, piece, held[at], to)
+                        self.fetch(operand, piece, held[at], beyond)
+                    else:
+                        self.copy(operand, piece, to, names)
+                if kk == STEPS - 2:
                     w.line("lf_stage_end();")
                 self.multiply(kk % 2, high, wide)
-                for one in waiting:
-                    for _ in one:
-                        pass
-                if kk == STEPS - 2 and not all(o.width for o in self.operands):
-                    w.line("lf_stage_end();")
-            for name in (to, later, *names):
+            for name in (to, later):
                 w.names.free(name)
         for name in (place, fill, slot, step):
             w.names.free(name)
@@ -399,7 +275,7 @@ class Kernel(Results):
         """The kernel with its launch: a block for each tile."""
         target, whole = self.whole.job.target, self.whole
         blocks = target.poly(prod((*self.sides(), *(a.extent for a in whole.batch)), start=ONE))
-        aligned = self.aligned() | {o.side.buffer.id for o in self.operands if o.width > o.item}
+        aligned = self.aligned() | self.fed()
         launch = Launch(code.name, grid(blocks), self.w.arguments)
         if self.parts is None:
             return Emitted((code,), (launch,), (), aligned)

@@ -1,0 +1,148 @@
+"""Contractions by warpgroup products: right for every layout, tile and epilogue, at extents that divide nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from emulator import available
+from gpu_cases import Judge
+from test_emit_rows import results
+
+from loopfuse import driver
+from loopfuse.bind import Given
+from loopfuse.devices import H200
+from loopfuse.diag import Source
+from loopfuse.emit import contractions
+from loopfuse.emit.contractions import Choice
+from loopfuse.emit.program import emit
+from loopfuse.passes import Options
+
+FEW = replace(H200, units=3)  # so that a block takes several tiles, and passes
+LINEAR = "input a: bf16[M, K]\ninput b: bf16[K, N]\n"
+# Tiles of every kind: in turns, together, one consumer; with one part of 64 columns, with more than there are slots.
+TILES = (
+    Choice(128, 192, True, 3), Choice(128, 128, True, 2), Choice(128, 64, True, 4), Choice(128, 256, False, 2),
+    Choice(128, 64, False, 2), Choice(256, 128, False, 2), Choice(64, 128, False, 2), Choice(64, 64, False, 3),
+    Choice(64, 8, False, 2), Choice(64, 40, False, 2),
+)  # fmt: skip
+SHARED = (Choice(128, 256, False, 2, 2), Choice(128, 256, False, 2, 4), Choice(128, 128, False, 3, 2),
+          Choice(64, 128, False, 2, 2))  # fmt: skip
+
+SCRIPTS: dict[str, tuple[str, dict[str, int]]] = {
+    "nn": (LINEAR + "output o = a @ b\n", {"M": 200, "N": 264, "K": 136}),
+    "nt": ("input a: bf16[M, K]\ninput b: bf16[N, K]\noutput o = a @ transpose(b)\n", {"M": 130, "N": 200, "K": 72}),
+    "tn": ("input a: f16[K, M]\ninput b: f16[K, N]\noutput o = transpose(a) @ b\n", {"M": 136, "N": 72, "K": 200}),
+    "tt": ("input a: bf16[K, M]\ninput b: bf16[N, K]\noutput o = transpose(a) @ transpose(b)\n",
+           {"M": 72, "N": 200, "K": 136}),
+    "turned": ("input a: bf16[M, K]\ninput b: bf16[K, N]\noutput o = transpose(a @ b)\n", {"M": 200, "N": 136, "K": 64}),
+    "one": (LINEAR + "output o = a @ b\n", {"M": 1, "N": 8, "K": 8}),
+    "no depth": (LINEAR + "output o = a @ b + 1\n", {"M": 70, "N": 72, "K": 0}),
+    "no rows": (LINEAR + "output o = a @ b\n", {"M": 0, "N": 72, "K": 64}),
+    "odd rows of the result": ("input a: bf16[M, K]\ninput b: bf16[N, K]\noutput o = a @ transpose(b)\n",
+                               {"M": 67, "N": 131, "K": 64}),
+    "bias": (LINEAR + "input c: bf16[N]\noutput o = a @ b + c\n", {"M": 200, "N": 264, "K": 72}),
+    "row and column": (LINEAR + "input c: bf16[N]\ninput r: f32[M]\nlet h = f32(a @ b)\n"
+                       "output o[i, j] = bf16((h[i, j] + c[j]) * r[i])\n",
+                       {"M": 200, "N": 264, "K": 72}),
+    "residual": (LINEAR + "input c: bf16[N]\ninput r: bf16[M, N]\noutput o = maximum(a @ b + c, 0) + r\n",
+                 {"M": 300, "N": 200, "K": 72}),
+    "two residuals": (LINEAR + "input r: bf16[M, N]\ninput s: f32[M, N]\noutput o = f32(a @ b + r) * s\n",
+                      {"M": 130, "N": 136, "K": 64}),
+    "two outputs": (LINEAR + "import nn\nlet h = a @ b\noutput h\noutput o = nn.gelu_tanh(h)\n",
+                    {"M": 200, "N": 136, "K": 72}),
+    "wide output": (LINEAR + "output o = f32(a @ b) * 2\n", {"M": 200, "N": 136, "K": 72}),
+    "odd output": (LINEAR + "output o[i, j] = f64(sum(f32(a[i, k]) * f32(b[k, j]) for k))\n",
+                   {"M": 70, "N": 72, "K": 64}),
+    "dual": (LINEAR + "input c: bf16[K, N]\nimport nn\noutput o = nn.silu(a @ b) * (a @ c)\n",
+             {"M": 200, "N": 136, "K": 136}),
+    "halves": ("import nn\ninput a: bf16[M, K]\ninput b: bf16[K, 2 * N]\nlet h = a @ b\n"
+               "output o = nn.silu(h[:, :N]) * h[:, N:]\n", {"M": 200, "N": 136, "K": 72}),
+    "batch": ("input a: bf16[B, M, K]\ninput b: bf16[B, K, N]\noutput o = a @ b\n",
+              {"B": 3, "M": 70, "N": 72, "K": 72}),
+    "shared weight": ("input a: bf16[B, M, K]\ninput b: bf16[K, N]\noutput o = a @ b\n",
+                      {"B": 3, "M": 70, "N": 72, "K": 72}),
+    "two batches": ("input q: f16[B, H, S, D]\ninput k: f16[B, H, T, D]\n"
+                    "output o[b, h, s, t] = f16(sum(f32(q[b, h, s, d]) * f32(k[b, h, t, d]) for d))\n",
+                    {"B": 2, "H": 3, "S": 70, "T": 72, "D": 64}),
+    "heads": ("input a: bf16[B, S, H, D]\ninput w: bf16[H, D, E]\n"
+              "output o[b, s, e] = bf16(sum(f32(a[b, s, h, d]) * f32(w[h, d, e]) for h, d))\n",
+              {"B": 2, "S": 70, "H": 3, "D": 64, "E": 72}),
+    "two depths": ("input a: bf16[H, M, D]\ninput w: bf16[H, D, E]\n"
+                   "output o[m, e] = bf16(sum(f32(a[h, m, d]) * f32(w[h, d, e]) for h, d))\n",
+                   {"H": 3, "M": 70, "D": 72, "E": 136}),
+    "window": ("input a: bf16[M, K]\ninput b: bf16[K, N]\noutput o = a[8:, 8:] @ b[8:, 16:]\n",
+               {"M": 80, "N": 88, "K": 72}),
+    "columns": (LINEAR + "output o = sum(f32(a @ b), axis=0)\n", {"M": 300, "N": 200, "K": 72}),
+    "columns of a map": (LINEAR + "input c: bf16[N]\nlet y = f32(a @ b) + c\noutput s = sum(y * y, axis=0)\n"
+                         "output t = max(y, axis=0)\n", {"M": 200, "N": 136, "K": 72}),
+    "rows": (LINEAR + "let y = f32(a @ b)\noutput s = sum(y, axis=1)\noutput t = max(y, axis=1)\n",
+             {"M": 200, "N": 264, "K": 72}),
+    "best": (LINEAR + "output t = argmax(f32(a @ b), axis=1)\n", {"M": 200, "N": 264, "K": 72}),
+    "tf32": ("pragma tf32\ninput a: f32[M, K]\ninput b: f32[N, K]\ninput c: f32[N]\noutput o = a @ transpose(b) + c\n",
+             {"M": 200, "N": 136, "K": 68}),
+    "factor": ("input a: bf16[M, K]\ninput b: bf16[K, N]\ninput s: f32[M]\n"
+               "output o[i, j] = bf16(sum(s[i] * f32(a[i, k]) * f32(b[k, j]) for k))\n", {"M": 70, "N": 72, "K": 72}),
+}  # fmt: skip
+
+
+def optimised(text: str, sizes: dict[str, int]) -> tuple[Any, Any]:
+    lowered = driver.lower_program(driver.compile_source(Source("product", text)).typed)
+    return lowered, driver.optimise(lowered, Options(sizes=sizes))
+
+
+def judged(text: str, sizes: dict[str, int], *, dynamic: bool = False, must: str = "wgmma") -> None:
+    lowered, found = optimised(text, sizes)
+    bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=1, fill=True))
+    code = emit(found.program, sizes, FEW, dynamic=dynamic)
+    assert must in code.kernels[0].why, code.refusals
+    arrays = driver.run_inputs(found, bound)
+    problem = Judge(lowered, bound).verdict(results(code, found.program, arrays, sizes))
+    assert not problem, problem
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *choice: Choice) -> None:
+    """No tile but these."""
+
+    def given(*_: object) -> Iterator[Choice]:
+        return iter(choice)
+
+    monkeypatch.setattr(contractions, "choices", given)
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts(name: str) -> None:
+    """With the tile that is chosen, the same bits in every order of threads."""
+    judged(*SCRIPTS[name], must="" if name in ("one", "no depth", "no rows") else "wgmma")
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("choice", (*TILES, *SHARED), ids=str)
+@pytest.mark.parametrize("name", ["bias", "residual"])
+def test_tiles(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, choice)
+    text, _ = SCRIPTS[name]
+    judged(text, {"M": 300, "N": 520, "K": 648})
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("name", ["columns of a map", "rows", "two outputs", "heads", "wide output"])
+@pytest.mark.parametrize("choice", [TILES[1], TILES[3], TILES[6]], ids=str)
+def test_tiles_of_folds(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, choice)
+    judged(*SCRIPTS[name])
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("name", ["nt", "residual", "columns"])
+def test_sizes_of_the_call(name: str) -> None:
+    """With sizes that are arguments, where pitches are known to be multiples of 16 bytes."""
+    text, sizes = SCRIPTS[name]
+    needs = "".join(f"require {n} % 8 == 0\n" for n in sizes if n in "NK")
+    head, last = text.rsplit("input ", 1)
+    line, rest = last.split("\n", 1)
+    judged(f"{head}input {line}\n{needs}{rest}", sizes, dynamic=True)
+    judged(f"{head}input {line}\n{needs}{rest}", {**sizes, "K": 0}, dynamic=True)
