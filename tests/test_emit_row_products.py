@@ -45,6 +45,7 @@ PROGRAMS: dict[str, str] = {
     "both": AB + "input r: bf16[M, N]\nlet h = a @ b + r\noutput p = h\noutput o = nn.softmax(h)\n",
     "scaled rows": AB + "input s: f32[M]\nlet h = f32(a @ b) * s[:, None]\n"
     "output o = bf16(h / (1.0 + max(abs(h), axis=1)[:, None]))\noutput m = max(abs(h), axis=1)\n",
+    "dual": AB + "input c: bf16[K, N]\ninput w: bf16[N]\noutput o = nn.rmsnorm(nn.silu(a @ b) * (a @ c), w)\n",
     "centred": AB + "let h = f32(a @ b)\noutput o = h - mean(h, axis=1)[:, None]\noutput k = argmax(h, axis=1)\n",
 }  # fmt: skip
 EXTENTS = ((130, 256, 64), (70, 520, 40), (130, 200, 72), (65, 1024, 16), (5, 64, 8))
@@ -212,3 +213,15 @@ def test_batches() -> None:
     lowered, optimised = compiled(text, {"B": 16, "M": 1024, "N": 1024, "K": 1024})
     sizes = {"B": 3, "M": 70, "N": 520, "K": 40}
     assert by_rows(code := checked(lowered, optimised, sizes)), code.refusals
+
+
+@pytest.mark.parametrize(("text", "full"), [
+    ("input a: f32[M, K]\ninput b: f32[K, N]\n", FULL),  # f32 stays f32: no matrix units
+    ("pragma tf32\ninput a: f32[M, K]\ninput b: f32[K, N]\n", FULL),  # the right operand lies along the result
+    ("input a: bf16[M, K]\ninput b: bf16[K, N]\n", FULL | {"N": 1023}),  # rows of no multiple of 16 bytes
+    ("input a: bf16[M, K]\ninput b: bf16[K, N]\n", FULL | {"N": 8192}),  # more than a cluster holds
+], ids=["f32", "tf32", "odd", "wide"])  # fmt: skip
+def test_rows_that_no_kernel_holds(text: str, full: Mapping[str, int]) -> None:
+    """What no cluster can hold is not made one kernel."""
+    _, optimised = compiled("import nn\n" + text + "output o = nn.softmax(a @ b)\n", full)
+    assert len(optimised.program.kernels) == 2

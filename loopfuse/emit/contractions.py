@@ -14,6 +14,7 @@ from loopfuse.emit.matrix.row_kernel import by_rows
 from loopfuse.emit.matrix.shape import Contraction, parse
 from loopfuse.emit.matrix.threads import by_threads
 from loopfuse.emit.matrix.warps import by_warps
+from loopfuse.schedule.tiles import SPLITS, WARPGROUP, Tile, warpgroup_clocks
 
 BARRIERS = 256  # bytes of shared memory for barriers
 JOINING = 4096  # the most that a consumer needs to join states of a fold
@@ -37,7 +38,7 @@ def emit(job: Job) -> Emitted | Declined:
     whole = parse(job)
     if isinstance(whole, Declined):
         row = by_rows(job)
-        return row if isinstance(row, Emitted) else Declined(f"{whole.why}; {row.why}")
+        return row if isinstance(row, Emitted) else Declined("; ".join(dict.fromkeys((whole.why, row.why))))
     reasons: dict[str, None] = {}
     for way in (by_warpgroups, by_warps, by_threads):
         found = way(whole)
@@ -113,17 +114,7 @@ def fitted(whole: Contraction, parts: Leaves, choice: Choice, ring: list[Operand
 
 # -- which tile -------------------------------------------------------------------------------------------------------
 
-# Tiles of all products together, by their rows and columns: consumers that share a tile, and that take turns.
-TOGETHER = ((128, 256), (128, 192), (256, 128), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64), (64, 32), (64, 16),
-            (64, 8))  # fmt: skip
-TURNS = ((128, 192), (128, 128), (128, 64))
-SPLITS = (1, 2, 4)
-MOST_RESULTS = 128  # registers of results a thread of consumers that share a tile
-START = 4000  # clocks before the first product and after the last tile
-OPEN = 4000  # clocks of a tile that no product hides
-HANDED = 1000  # the same where another consumer multiplies meanwhile
-EXCHANGE = 15000  # clocks to exchange parts in a cluster
-FEED = 56.0  # bytes a clock of a multiprocessor from the second-level cache
+MOST_RESULTS = 128  # registers of results a thread, but where nothing else is wanted of it
 
 
 def choices(whole: Contraction, parts: Leaves) -> Iterator[Choice]:
@@ -131,35 +122,27 @@ def choices(whole: Contraction, parts: Leaves) -> Iterator[Choice]:
     each = len(whole.units)
     residual = any(parts.flat(load) is not None for load in parts.loads())
     found: dict[Choice, float] = {}
-    for rows, columns in TOGETHER:
-        if columns % (8 * each) == 0:
-            for split in SPLITS:
-                slots = 2
-                found[Choice(rows, columns // each, False, slots, split)] = 0.0
-    for rows, columns in TURNS:
-        fits = rows * columns // 128 <= MOST_RESULTS or (each == 1 and whole.job.budget == 255)
-        if columns % (64 * each) == 0 and fits:
-            slots = 4 if rows * columns <= 128 * 128 else 2 if residual else 3
-            found[Choice(rows, columns // each, True, slots)] = 0.0
-    yield from sorted(found, key=lambda c: clocks(whole, c))
+    for tile in WARPGROUP:
+        results = tile.accumulators(1)
+        if tile.columns % ((64 if tile.pingpong else 8) * each):
+            continue
+        if results > MOST_RESULTS and (each > 1 or whole.job.budget < 255):
+            continue
+        slots = 2 if not tile.pingpong or (residual and results > MOST_RESULTS) else 4 if results <= MOST_RESULTS else 3
+        for split in SPLITS if not tile.pingpong else (1,):
+            choice = Choice(tile.rows, tile.columns // each, tile.pingpong, slots, split)
+            found[choice] = clocks(whole, tile, split)
+    yield from sorted(found, key=lambda c: found[c])
 
 
-def clocks(whole: Contraction, choice: Choice) -> float:
-    """About how long a tile takes to go through the whole, measured on an H200."""
-    units, each = whole.job.target.device.units, len(whole.units)
+def clocks(whole: Contraction, tile: Tile, split: int) -> float:
+    """About how long a tile takes to go through the whole."""
     rows, columns = whole.number(whole.rows.extent), whole.number(whole.cols.extent)
-    tiles = -(-rows // choice.rows) * -(-columns // choice.columns)
+    each = len(whole.units)
+    tiles = -(-rows // tile.rows) * -(-columns // (tile.columns // each))
     for axis in whole.batch:
         tiles *= whole.number(axis.extent)
-    depth = ROW // whole.units[0].a.dtype.itemsize
-    trips = -(-whole.number(whole.depth[-1].extent) // depth)
+    trips = -(-whole.number(whole.depth[-1].extent) * whole.units[0].a.dtype.itemsize // ROW)
     for axis in whole.depth[:-1]:
         trips *= whole.number(axis.extent)
-    trips = -(-trips // choice.split)
-    lefts = len({u.a for u in whole.units})
-    step = max(choice.rows * choice.columns * each / 32, (choice.rows * lefts + choice.columns * each) * ROW / FEED)
-    waves = -(-tiles * choice.split // units)
-    if choice.pingpong and waves > 1:
-        return START + OPEN + waves * (trips * step + HANDED)
-    extra = EXCHANGE if choice.split > 1 else 0
-    return START + waves * (trips * step + OPEN + extra) * (1.0 if not choice.pingpong else 1.01)
+    return warpgroup_clocks(whole.job.target.device.units, tile, len({u.a for u in whole.units}), trips, tiles, split)

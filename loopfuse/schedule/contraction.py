@@ -18,7 +18,7 @@ from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
 from loopfuse.schedule.products import Product, loads_in, products, waits
 from loopfuse.schedule.prologues import Prologues, prologues
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
-from loopfuse.schedule.tiles import MOST_ACCUMULATORS, Path, Tile, path, plain, tile_seconds
+from loopfuse.schedule.tiles import MOST_ACCUMULATORS, SPLITS, WARPGROUP, Path, Tile, path, plain, tile_seconds
 
 NAME = "contraction"
 MOST_NESTED = 32  # trips of a loop in the epilogue that is not over the row
@@ -282,7 +282,7 @@ def _choose(ask: Ask, shape: Shape, how: Path, free: Path | None = None) -> Plan
             continue
         if shape.row is not None and not _covers(ask, shape, fit):
             continue
-        for split in _splits(ask, shape, fit):
+        for split in _splits(ask, shape, how, fit):
             seconds = _seconds(ask, shape, how, fit, split)
             seconds += arithmetic(ask.device, shape.prologues.work(fit))
             if best is not None and seconds >= best[0]:
@@ -323,14 +323,15 @@ def _tiles(shape: Shape, segment: list[Product], tile: Tile) -> int:
     return u.extent(u.batch) * -(-u.extent(u.m) // tile.rows) * -(-u.extent(u.n) // tile.columns)
 
 
-def _splits(ask: Ask, shape: Shape, tile: Tile) -> list[int]:
+def _splits(ask: Ask, shape: Shape, how: Path, tile: Tile) -> list[int]:
     """Ways to cut the sum: only where the tiles leave the device idle and nothing rides along."""
     tiles = sum(_tiles(shape, s, tile) for s in shape.apart)
     depth = shape.first.extent(shape.first.k)
     riding = shape.rows_folded or shape.columns_folded or shape.row is not None or len(shape.segments) > 1
     if riding or tiles * 2 > ask.device.units:
         return [1]
-    return [s for s in (1, 2, 4, 8, 16) if s == 1 or (depth // s >= 256 and tiles * s <= 2 * ask.device.units)]
+    most = SPLITS if how.tiles is WARPGROUP else (1, 2, 4, 8, 16)
+    return [s for s in most if s == 1 or (depth // s >= 256 and tiles * s <= 2 * ask.device.units)]
 
 
 def _spread(names: Sequence[str], extents: dict[str, int], room: int) -> dict[str, int]:
@@ -404,6 +405,10 @@ def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, 
 
 def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, split: int) -> float:
     """What the products alone take."""
+    if len(shape.segments) == 1:  # whose products share the left operand
+        (segment,) = shape.segments
+        blocks, depth = _tiles(shape, segment, tile) * split, segment[0].extent(segment[0].k)
+        return tile_seconds(ask.device, how, tile, len(segment), depth, blocks, split) * segment[0].each / 2
     depths: dict[int, int] = {}  # of the sums of a tile, those that follow one another in its block together
     for segment in shape.segments:
         block = id(segment[0].owner.parent)
@@ -411,7 +416,7 @@ def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, split: int) -> float
     first = next(iter(depths.values()))
     work = sum(shape.own(s, tile).columns * _tiles(shape, s, tile) * depths[id(s[0].owner.parent)] for s in shape.apart)
     blocks = -(-work * split // (tile.columns * first))  # as if all were of the first one's depth
-    return tile_seconds(ask.device, how, tile, 1, -(-first // split), blocks) * shape.first.each / 2
+    return tile_seconds(ask.device, how, tile, 1, first, blocks, split) * shape.first.each / 2
 
 
 def _workspace(shape: Shape, tile: Tile, split: int) -> int:

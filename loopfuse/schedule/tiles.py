@@ -33,12 +33,20 @@ class Tile:
         return -(-self.rows * self.columns * each // threads)
 
 
+# Consumers that share a tile, and that take turns: what `warpgroup_clocks` knows the times of.
 WARPGROUP = (
-    Tile(128, 256, 2, False, 4900), Tile(128, 192, 2, True, 2200), Tile(128, 128, 2, True, 2300, 0.97),
-    Tile(128, 128, 2, False, 3800, 0.95), Tile(128, 64, 2, True, 2000, 0.85), Tile(64, 256, 1, False, 4000, 0.85), Tile(64, 128, 1, False, 3000, 0.75),
-    Tile(64, 64, 1, False, 2400, 0.6), Tile(64, 32, 1, False, 2000, 0.4), Tile(64, 16, 1, False, 1800, 0.22),
-    Tile(64, 8, 1, False, 1800, 0.12),
+    Tile(128, 256, 2, False, 0), Tile(128, 192, 2, False, 0), Tile(256, 128, 2, False, 0), Tile(128, 128, 2, False, 0),
+    Tile(128, 64, 2, False, 0), Tile(64, 256, 1, False, 0), Tile(64, 128, 1, False, 0), Tile(64, 64, 1, False, 0),
+    Tile(64, 32, 1, False, 0), Tile(64, 16, 1, False, 0), Tile(64, 8, 1, False, 0),
+    Tile(128, 192, 2, True, 0), Tile(128, 128, 2, True, 0), Tile(128, 64, 2, True, 0),
 )  # fmt: skip
+ROW = 128  # bytes along the sum that a stage of such a tile holds
+START = 4000  # clocks before the first product and after the last tile
+OPEN = 4000  # clocks of a tile that no product hides
+HANDED = 1000  # the same where another consumer multiplies meanwhile
+EXCHANGE = 15000  # clocks to exchange parts in a cluster
+FEED = 56.0  # bytes a clock of a multiprocessor from the second-level cache
+SPLITS = (1, 2, 4)  # blocks of a cluster that may share a sum
 WARP = (
     Tile(128, 128, 2, False, 4500, 0.9), Tile(128, 64, 2, False, 3500, 0.8), Tile(64, 64, 1, False, 3000, 0.6),
     Tile(64, 32, 1, False, 2500, 0.4), Tile(16, 128, 1, False, 2500, 0.3),
@@ -104,8 +112,27 @@ def clock(device: Device) -> float:
     return device.fp32 / device.units / CLOCKS_A_LANE if device.kind != "cpu" else 3e9
 
 
-def tile_seconds(device: Device, how: Path, tile: Tile, each: int, depth: int, blocks: int) -> float:
-    """How long `blocks` tiles take whose sums are `depth` long, with `each` accumulators an element, in waves."""
+def warpgroup_clocks(units: int, tile: Tile, sides: int, trips: int, tiles: int, split: int = 1) -> float:
+    """Clocks that `tiles` tiles take whose sums are `trips` stages long, measured on an H200. `tile.columns` are those of
+    all products together, `sides` the left operands; `split` blocks share a sum."""
+    trips = -(-trips // split)
+    step = max(tile.rows * tile.columns / 32, (tile.rows * sides + tile.columns) * ROW / FEED)
+    waves = -(-tiles * split // units)
+    if tile.pingpong:
+        turns = waves * (trips * step + HANDED)
+        return START + OPEN + turns if waves > 1 else START + 1.01 * (trips * step + OPEN)
+    return START + waves * (trips * step + OPEN + (EXCHANGE if split > 1 else 0))
+
+
+def tile_seconds(device: Device, how: Path, tile: Tile, each: int, depth: int, blocks: int, split: int = 1) -> float:
+    """How long `blocks` tiles take whose sums are `depth` long, with `each` accumulators an element, in waves;
+    `split`: so many blocks share the sum of a tile."""
+    if how.name.startswith("wgmma") and how.tiles is WARPGROUP:
+        wide = Tile(tile.rows, tile.columns * each, tile.consumers, tile.pingpong, 0)
+        trips = -(-depth * how.item // ROW)
+        found = warpgroup_clocks(device.units, wide, 1, trips, -(-blocks // split), split)
+        return found / (how.peak / device.units / (64 * ROW / how.item))
+    depth = -(-depth // split)
     padded = -(-depth // 16) * 16
     main = 2.0 * tile.rows * tile.columns * each * padded / (how.peak / device.units * tile.rate)
     ending = tile.open / clock(device) if device.kind != "cpu" else 0.0

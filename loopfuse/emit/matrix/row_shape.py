@@ -73,9 +73,9 @@ def parse_rows(job: Job) -> RowForm | Declined:
     body = without_pivot(nest.body, nest.body.index(nest.main), extent, job.target)
     if isinstance(body, Declined):
         return body
-    owners = {id(u.owner.loop): u for u in units}
     loops = [s for s in body if isinstance(s, Loop)]
-    units = [owners[id(s)] for s in nest.main.body if id(s) in owners]
+    inside = {id(s) for s in nest.main.body}
+    units = [u for u in units if id(u.owner.loop) in inside]
     first = units[0]
     names = {d.id for d in nest.main.dims}
     if names not in ({*first.m}, {*first.n}) or any(u.pair for u in units):

@@ -116,7 +116,7 @@ class Kernel(Results):
         w.shared = room
         shape = "taking turns" if form.pingpong else "together"
         who = f"{form.consumers} warpgroups {shape}" if form.consumers > 1 else "a warpgroup"
-        who += f" of each of {form.split} blocks" if form.split > 1 else ""
+        who += f" of each of {self.cluster} blocks" if self.cluster > 1 else ""
         why = f"tiles of {form.rows} x {form.columns} by {who}, {form.stages} stages of {form.depth}, wgmma {form.kind}{self.through}"
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
@@ -340,7 +340,7 @@ class Kernel(Results):
 
     def products(self) -> None:
         """The main loop: the products of a stage, those of the stage before being waited for meanwhile."""
-        w, form = self.w, self.form
+        w, form, whole = self.w, self.form, self.whole
         n = w.names.fresh
         kind = "int" if form.kind == "i8" else "float"
         self.acc = {u.acc.id: n(f"{u.acc.id}.sums") for u in whole.units}
