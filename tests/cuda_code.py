@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loopfuse.diag import Source, Span
 from loopfuse.dtypes import BF16, F32
 from loopfuse.emit.code import (
@@ -17,6 +19,7 @@ from loopfuse.emit.code import (
     Pointer,
     Repeat,
     TileMap,
+    Tiling,
     ceil_div,
     grid,
 )
@@ -77,6 +80,9 @@ def twice(factors: tuple[int, ...] = (2,), name: str = "twice") -> Code:
 def everything() -> Code:
     """Whatever a `Code` can hold; not to be run."""
     first, second = twice((2, 3)).kernels
+    tiling = Tiling("wgmma bf16", "bf16", True, 128, 192, "2 warpgroups", 4, 64, 192, 99, 66, 64, 1.5e-4, 1 << 40, 7, 2, True, 2,
+                    main=0.1, epilogue=1000.0, comes=("r",), goes=("o", "p"), folds=("m",))  # fmt: skip
+    second = replace(second, tiling=tiling)
     odd = (N * N * 3 - N // 5 + (N + 1) // T - (1 << 70), ONE, ZERO)
     loop = Repeat("s", ZERO, T, ONE, (
         Launch("k2", odd, (Pointer("x"), Number(Poly.of("s") + 1), Param("eps", BF16), Param("scale", F32))),

@@ -1,9 +1,9 @@
-"""docs/cuda.md: the kernels that it shows are those that are emitted, and its Python runs.
+"""docs/cuda.md and docs/contractions.md: the kernels that they show are those that are emitted, and their Python runs.
 
-In the order of the page: a block of `lf` with its name in the first line becomes a file; `python` is run, on an engine that
-stands for a GPU; in `console` each `$ ` line is run, through `| grep` and `| head` if it says so, and what follows it is
-what it printed, without the line of a kernel that says what it takes (that is the compiler's) and the list of what it calls.
-`pytest tests/test_cuda_docs.py --bless` writes the page anew.
+In the order of a page: a block of `lf` with its name in the first line becomes a file; `python` is run, on an engine that
+stands for a GPU; in `console` each `$ ` line is run, through `| grep`, `| sed` and `| head` if it says so, and what follows it
+is what it printed, without the line of a kernel that says what it takes (that is the compiler's) and the list of what it calls.
+`pytest tests/test_cuda_docs.py --bless` writes the pages anew.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = ["emulated"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "cuda.md"
+PAGES = (PAGE, ROOT / "docs" / "contractions.md")
 BLOCK = re.compile(r"^```(?P<language>\w+)(?P<rest>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LEFT_OUT = re.compile(r"^// takes {5}.*\n|^// what the kernels call, .*\n\n", re.MULTILINE)
 OTHERS = {"--set", "--import-source", "--source-folders", "--tool", "--trace", "--bless"}  # of other programs, of tests
@@ -46,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def printed(line: str) -> str:
     """What a command of the page prints."""
-    command, *filters = (part.strip() for part in re.split(r" \| (?=grep|head)", line))
+    command, *filters = (part.strip() for part in re.split(r" \| (?=grep|sed|head)", line))
     program, *words = shlex.split(command)
     assert program == "loopfuse", line
     out = io.StringIO()
@@ -60,11 +61,27 @@ def printed(line: str) -> str:
 
 
 def filtered(lines: list[str], program: str, *words: str) -> list[str]:
-    """`grep PATTERN` and `head -n COUNT`."""
+    """`grep PATTERN`, `sed -n '/FROM/,/TO/p'` and `head -n COUNT`."""
     if program == "grep":
         return [line for line in lines if re.search(words[-1], line)]
+    if program == "sed":
+        return list(ranges(lines, words[-1]))
     assert (program, words[0]) == ("head", "-n"), program
     return lines[: int(words[1])]
+
+
+def ranges(lines: list[str], script: str) -> Iterator[str]:
+    """The lines from each that matches a pattern to the next one that matches another."""
+    between = re.fullmatch(r"/(.*)/,/(.*)/p", script)
+    assert between, script
+    inside = False
+    for line in lines:
+        if inside:
+            yield line
+            inside = not re.search(between[2], line)
+        elif re.search(between[1], line):
+            yield line
+            inside = True
 
 
 def rerun(block: re.Match[str]) -> str:
@@ -76,17 +93,18 @@ def rerun(block: re.Match[str]) -> str:
     if language == "lf" and (named := re.match(r"# (\w+\.lf)\n", text)):
         Path(named[1]).write_text(text, encoding="utf-8")
     elif language == "python":
-        program = compile(text, f"cuda.md, at `{text.splitlines()[0]}`", "exec")
+        program = compile(text, f"at `{text.splitlines()[0]}`", "exec")
         if rest != "torch" and (rest != "emulator" or available()):
             exec(program, {})
     return block[0]
 
 
-def test_the_page_shows_what_is_emitted(folder: Path, emulated: EmulatedEngine, bless: bool) -> None:
-    old = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_pages_show_what_is_emitted(page: Path, folder: Path, emulated: EmulatedEngine, bless: bool) -> None:
+    old = page.read_text(encoding="utf-8")
     new = BLOCK.sub(rerun, old)
     if bless and new != old:
-        PAGE.write_text(new, encoding="utf-8")
+        page.write_text(new, encoding="utf-8")
         return
     assert new == old, "if this is right: pytest tests/test_cuda_docs.py --bless"
 
@@ -104,7 +122,8 @@ def test_every_emitter_has_its_section() -> None:
     assert set(re.findall(r"`(\w+)`", listed)) == set(SCHEDULES) - set(EMITTERS) - {"general"}
 
 
-def test_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_options_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("ir", "explain", "run", "bench", "cache", "doctor", "check"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
@@ -112,16 +131,32 @@ def test_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["cache", "clear", "--help"])
     known |= set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) | OTHERS
-    prose = BLOCK.sub("", PAGE.read_text(encoding="utf-8"))
+    prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", prose)) <= known
 
 
-def test_links_lead_somewhere() -> None:
-    text = BLOCK.sub("", PAGE.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
     for target in re.findall(r"\]\(([^)]+)\)", text):
         file, _, anchor = target.partition("#")
-        there = PAGE.parent / file if file else PAGE
+        there = page.parent / file if file else page
         assert there.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, target
+
+
+def test_refusals_are_said_in_these_words() -> None:
+    """What the page of contractions quotes in its tables stands in the code."""
+    code = " ".join(
+        path.read_text(encoding="utf-8")
+        for name in ("emit", "schedule")
+        for path in (ROOT / "loopfuse" / name).rglob("*.py")
+    )
+    code = re.sub(r"\"\s+f?\"", "", code)
+    section = PAGES[1].read_text(encoding="utf-8").split("### What is refused")[1].split("\n## ")[0]
+    said = [text for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for text in re.findall(r"`(.*?)`", row)]
+    assert len(said) > 20
+    for text in said:
+        assert all(part in code for part in re.split(r" ?\.\. ?", text)), text

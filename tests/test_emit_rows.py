@@ -330,7 +330,7 @@ def test_compiles(name: str) -> None:
     (launch,) = code.launches()
     streams = 2 if name.startswith("layernorm") else 1
     size = 4 if name in ("softmax f32", "mean_var") else 2
-    row = prod(WORKLOADS[name][1].values()) * size * streams // launch.grid[0].constant
+    row = prod(WORKLOADS[name][1].values()) * size * streams // launch.grid[0].constant  # bytes of a block
     block = kernel.threads * 64 if "through memory" in kernel.why else row
     for arch in ("sm_80", "sm_90a")[kernel.cluster > 1 :]:
         binary = compile_kernel(code.source(kernel), kernel.name, arch, contract=True)

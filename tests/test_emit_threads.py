@@ -164,7 +164,7 @@ def test_wide_subscripts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_says_why_not_faster() -> None:
     program, sizes = read("matmul", (64, 64, 64))
     code = emit(program, sizes, H200, only="contraction")
-    assert "faster contraction: not here" in code.refusals["k1"]
+    assert "faster contraction: wgmma and mma.sync: not here" in code.refusals["k1"]
 
 
 def test_strict_keeps_factors_in_their_sum() -> None:

@@ -12,14 +12,14 @@ from loopfuse import driver
 from loopfuse.accelerated import Accelerated
 from loopfuse.accelerated import Given as OnDevice
 from loopfuse.bench.rows import Row
-from loopfuse.bench.work import Work, work
+from loopfuse.bench.work import Work, predicted, work
 from loopfuse.bind import Bound
 from loopfuse.cuda import engine, measure, timing
 from loopfuse.cuda.cache import Cache
 from loopfuse.cuda.program import Loaded
 from loopfuse.devices import CPU, Device
 from loopfuse.passes import Options
-from loopfuse.views.plans import plan
+from loopfuse.views.plans import Planned, plan
 
 LEAST, MOST = 5, 2000  # calls that are timed
 SLOW = 1.0  # seconds of a call that is timed but once
@@ -79,9 +79,10 @@ def _with(row: Row, samples: list[float] | tuple[float, ...]) -> Row:
     return replace(row, median=median, low=low, high=high, samples=len(samples))
 
 
-def _work(subject: Subject, optimised: driver.Optimised, device: Device) -> Work:
+def _work(subject: Subject, optimised: driver.Optimised, device: Device) -> tuple[Work, Planned]:
     planned = plan(optimised.program, device, subject.bound.sizes, optimised.stages)
-    return work(optimised.program, planned, device, driver.plan_sizes(optimised.program) | subject.bound.sizes)
+    sizes = driver.plan_sizes(optimised.program) | subject.bound.sizes
+    return work(optimised.program, planned, device, sizes), planned
 
 
 # -- the reference ----------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def _on_reference(subject: Subject, how: How) -> Row:
     optimised = subject.optimised(CPU)
     compiling = time.perf_counter() - start
     samples = repeat(lambda: _run(subject, optimised), how.seconds)
-    done = _work(subject, optimised, CPU)
+    done, _ = _work(subject, optimised, CPU)
     row = replace(subject.row("reference"), device="reference", kernels=len(optimised.program.kernels), bytes=done.bytes,
                   operations=done.operations, compile=compiling)  # fmt: skip
     return _with(row, samples)
@@ -138,8 +139,9 @@ def _on_cuda(subject: Subject, how: How) -> Row:
         row = replace(row, cold=_cold(subject, gpu), warm=_warm(subject, gpu))
     loaded.close()
     model = gpu.device.describe(measure.load_calibration(gpu.device))
-    done = _work(subject, subject.optimised(gpu.model), model)
-    return replace(row, bytes=done.bytes, operations=done.operations, roof=done.seconds, bound=done.bound)
+    done, planned = _work(subject, subject.optimised(gpu.model), model)
+    return replace(row, bytes=done.bytes, operations=done.operations, roof=done.seconds, bound=done.bound,
+                   predicted=predicted(loaded.code, planned))  # fmt: skip
 
 
 def _timed(row: Row, gpu: engine.Engine, call: Callable[[], object], how: How) -> Row:

@@ -21,7 +21,7 @@ class Row:
 
     `median`, `low` and `high` (the quartiles) of `samples` calls. `kernels` are launched in a call. `bytes`: what must be
     moved at least; `operations`: what is computed. `roof`: the least time that bandwidth and arithmetic of the device
-    allow, `bound` what sets it. `host`: of a call that does not wait. `compile`: passes and compiler, before the first
+    allow, `bound` what sets it; `predicted`: what the kernels should take by the model of costs. `host`: of a call that does not wait. `compile`: passes and compiler, before the first
     call (`cached`: found in the cache); `cold` without the cache, `warm` with. `joules` of a call. `problem`: why there
     is nothing.
     """
@@ -40,6 +40,7 @@ class Row:
     operations: int = 0
     roof: float | None = None
     bound: str = ""
+    predicted: float | None = None
     host: float | None = None
     compile: float | None = None
     cached: bool = False
@@ -59,6 +60,11 @@ class Row:
         return self.roof / self.median if self.roof and self.median else None
 
     @property
+    def expected(self) -> float | None:
+        """The part of the roof that the model of costs expects."""
+        return self.roof / self.predicted if self.roof and self.predicted else None
+
+    @property
     def rate(self) -> float | None:
         """Bytes a second, of those that must be moved."""
         return self.bytes / self.median if self.bytes and self.median else None
@@ -75,7 +81,7 @@ class Row:
 
     def as_record(self) -> dict[str, Any]:
         """The JSON form, with what follows from the fields."""
-        derived = {"share": self.share, "bytes_per_second": self.rate, "operations_per_second": self.speed,
+        derived = {"share": self.share, "expected": self.expected, "bytes_per_second": self.rate, "operations_per_second": self.speed,
                    "operations_per_joule": self.efficiency}  # fmt: skip
         return {**asdict(self), **derived}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from loopfuse.bind import buffer_bytes
 from loopfuse.devices import Device
+from loopfuse.emit.code import Code
 from loopfuse.ir import Program
 from loopfuse.views.plans import Planned
 
@@ -47,3 +48,13 @@ def work(program: Program, planned: Planned, device: Device, sizes: Mapping[str,
     }
     bound = max(times, key=lambda name: times[name])
     return Work(moved, flops + matrix, times[bound], bound)
+
+
+def predicted(code: Code, planned: Planned) -> float | None:
+    """Seconds that the kernels should take, one after another: by the tiles that were emitted, else by the plans; None
+    where a kernel has neither."""
+    emitted = {k.kernel: k.tiling.seconds for k in code.kernels if k.tiling is not None}
+    times = [emitted.get(k.id) or (planned.plans[k.id].cost.seconds if k.id in planned.plans else None)
+             for k in planned.program.kernels]  # fmt: skip
+    known = [t for t in times if t is not None]
+    return sum(known) if known and len(known) == len(times) else None

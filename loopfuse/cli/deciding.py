@@ -74,12 +74,12 @@ def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -
     code = _code(options, context, done)
     for kernel, found in planned.plans.items():
         if options.kernel in (None, kernel) or done.home(options.kernel) == kernel:
-            who = emitted.written(code, kernel) if code is not None else {}
+            who = emitted.written(code, kernel, done.device) if code is not None else {}
             context.terminal.record({"kind": "cost", **costs.as_record(kernel, found), **who})
     if options.kernel is None:
         lines = costs.cost_table(program, planned.plans)
         lines += ["", *costs.foot(program, planned.plans, done.device, planned.sizes, planned.assumed)]
-        lines += ["", *emitted.emitters(code)] if code is not None else []
+        lines += ["", *emitted.emitters(code, done.device)] if code is not None else []
     else:
         home = done.home(options.kernel)
         chosen = next((k for k in program.kernels if k.id == home), None)
@@ -90,7 +90,7 @@ def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -
                                   notes=[f"there are {', '.join(known)}" if known else "there are none"],
                                   fix=f"did you mean `{near[0]}`?" if near else None))  # fmt: skip
         lines = costs.kernel_view(program, chosen, planned.plans.get(chosen.id))
-        lines += ["", *emitted.emitters(code, chosen.id)] if code is not None else []
+        lines += ["", *emitted.emitters(code, done.device, chosen.id)] if code is not None else []
         lines += ["", *_terms(planned, planned)]
     for line in lines:
         context.terminal.result(line)

@@ -63,6 +63,7 @@ def show_times(context: Context, clock: driver.Clock, gpu: Row | None) -> None:
         told += [f"{significant(gpu.rate / 1e9)} GB/s"] if gpu.rate else []
         told += [f"{amount(gpu.speed)}FLOP/s"] if gpu.speed else []
         told += [f"{gpu.share:.0%} of the {gpu.bound} roof"] if gpu.share else []
+        told += [f"{duration(gpu.predicted)} predicted"] if gpu.predicted else []
         told += [f"the host {duration(gpu.host)}"] if gpu.host else []
         context.terminal.say(f"a call takes {duration(gpu.median)} on {gpu.device} ({', '.join(told)})")
         context.terminal.record({"kind": "gpu", **gpu.as_record()})

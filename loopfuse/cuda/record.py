@@ -25,12 +25,13 @@ from loopfuse.emit.code import (
     Pointer,
     Repeat,
     TileMap,
+    Tiling,
 )
 from loopfuse.sizes import Atom, Poly, Quot
 
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Code, KernelCode, Launch, Fill, Repeat, Memory, Fault, Pointer, Number, Param, TileMap)
+    for kind in (Code, KernelCode, Launch, Fill, Repeat, Memory, Fault, Pointer, Number, Param, TileMap, Tiling)
 }
 
 

@@ -30,9 +30,17 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """Why an emitter does not take a kernel that its schedule accepted."""
+    """Why an emitter does not take a kernel that its schedule accepted; `lift`: what would change that, a sentence.
+    `others`: further reasons that hold at the same time."""
 
     why: str
+    lift: str = ""
+    others: tuple[Declined, ...] = ()
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """Each reason with what would lift it."""
+        return tuple(f"{d.why}; {d.lift}" if d.lift else d.why for d in (self, *self.others))
 
 
 @dataclass

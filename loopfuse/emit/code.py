@@ -65,13 +65,73 @@ FAULTS = "faults"  # the memory of the fault counters, an unsigned 32-bit count 
 
 
 @dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a contraction kernel takes its products tile by tile, for a reader. Its counts and times are those of the sizes
+    that it was planned for.
+
+    `path`: the instructions, on operands of `dtype`; `matrix`: whether they are the matrix units'. A block takes a tile of
+    `rows` x `columns` of each of `products` products, `crew` says with whom: its parts share a tile, or take `turns` with
+    tiles of their own. `stages` of `depth` elements of the sum are in shared memory, and `slots` tiles of 64 x 64 of each
+    warpgroup on their way in or out; a thread has `results` registers of sums. `split`: blocks that share the sum of a
+    tile; `cluster`: blocks that hold a row; `resident`: blocks of a multiprocessor.
+
+    There are `tiles` (or parts of them, which a second kernel adds), each `trips` stages long, `at_once` of which are computed
+    at a time. `main` and `epilogue`: clocks of a tile with its products, and of what follows them and nothing hides (None:
+    not reckoned). `seconds`: what the kernel should take, with `operations` of products and `bytes` of device memory.
+
+    `comes` and `goes`: arrays that are copied as tiles; `reads` and `writes`: element by element; `once`: those of which
+    a tile takes a value a row or a column; `folds`: what is reduced along the way.
+    """
+
+    path: str
+    dtype: str
+    matrix: bool
+    rows: int
+    columns: int
+    crew: str
+    stages: int
+    depth: int
+    results: int
+    tiles: int
+    at_once: int
+    trips: int
+    seconds: float
+    operations: int
+    bytes: int
+    products: int = 1
+    turns: bool = False
+    slots: int = 0
+    split: int = 1
+    cluster: int = 1
+    resident: int = 1
+    main: float | None = None
+    epilogue: float | None = None
+    comes: tuple[str, ...] = ()
+    goes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
+    folds: tuple[str, ...] = ()
+
+    @property
+    def waves(self) -> int:
+        """How many tiles the busiest multiprocessor, or place on one, takes one after another."""
+        return -(-self.tiles // max(1, self.at_once))
+
+    @property
+    def last(self) -> float:
+        """How full the last wave is, from 0 to 1."""
+        return (self.tiles - (self.waves - 1) * self.at_once) / max(1, self.at_once) if self.waves else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCode:
     """A `__global__` function: `text` is its definition (with what functions it alone needs), without the prelude.
 
     `threads` a block, `shared` bytes of dynamic shared memory, `cluster` blocks a cluster. `kernel` is the IR kernel,
     `schedule` what made it, `why` one line for a reader: what is computed and how. `spans`: the source it comes from.
     `limit` is the most registers a thread may take for the plan to hold (0: whatever fits), `spills` how many bytes of
-    them it may keep in memory: where that was measured to be faster than a smaller tile.
+    them it may keep in memory: where that was measured to be faster than a smaller tile. `tiling`: of a contraction.
     """
 
     name: str
@@ -85,6 +145,7 @@ class KernelCode:
     limit: int = 0
     spills: int = 0
     spans: tuple[Span, ...] = ()
+    tiling: Tiling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,5 +251,5 @@ def ceil_div(value: Poly, by: int) -> Poly:
 
 __all__ = [
     "FAULTS", "ONE", "ZERO", "Argument", "Code", "Fault", "Fill", "KernelCode", "Launch", "Memory", "Number", "Param",
-    "Pointer", "Repeat", "Step", "TileMap", "ceil_div", "grid",
+    "Pointer", "Repeat", "Step", "TileMap", "Tiling", "ceil_div", "grid",
 ]  # fmt: skip

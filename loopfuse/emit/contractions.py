@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.matrix import warp_forms, warpgroup
-from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands, steps
+from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands, steps, untaken
 from loopfuse.emit.matrix.fragments import MOST_REGISTERS, Fragments, registers, turned, turns
 from loopfuse.emit.matrix.leaves import Leaves, leaves
 from loopfuse.emit.matrix.row_kernel import by_rows
 from loopfuse.emit.matrix.shape import Contraction, parse
 from loopfuse.emit.matrix.threads import by_threads
+from loopfuse.emit.matrix.tiling import warpgroup_time
 from loopfuse.emit.matrix.warps import by_warps
-from loopfuse.schedule.tiles import SPLITS, WARPGROUP, Tile, warpgroup_clocks
+from loopfuse.schedule.tiles import SPLITS, WARPGROUP
 
 BARRIERS = 256  # bytes of shared memory for barriers
 JOINING = 4096  # the most that a consumer needs to join states of a fold
@@ -39,13 +40,18 @@ def emit(job: Job) -> Emitted | Declined:
     if isinstance(whole, Declined):
         row = by_rows(job)
         return row if isinstance(row, Emitted) else Declined("; ".join(dict.fromkeys((whole.why, row.why))))
-    reasons: dict[str, None] = {}
-    for way in (by_warpgroups, by_warps, by_threads):
+    reasons: dict[str, list[str]] = {}  # each with the paths that it is the reason of
+    for name, way in (("wgmma", by_warpgroups), ("mma.sync", by_warps), ("ordinary units", by_threads)):
         found = way(whole)
         if isinstance(found, Emitted):
-            return replace(found, notes=tuple(reasons))
-        reasons[found.why] = None
-    return Declined("; ".join(reasons))
+            return replace(found, notes=_told(reasons))
+        for said in found.said:
+            reasons.setdefault(said, []).append(name)
+    return Declined("; ".join(_told(reasons)))
+
+
+def _told(reasons: dict[str, list[str]]) -> tuple[str, ...]:
+    return tuple(f"{' and '.join(names)}: {why}" for why, names in reasons.items())
 
 
 def by_warpgroups(whole: Contraction) -> Emitted | Declined:
@@ -56,14 +62,14 @@ def by_warpgroups(whole: Contraction) -> Emitted | Declined:
     dtypes = {s.dtype for u in whole.units for s in (u.a, u.b)}
     (dtype, *more) = dtypes
     if more or dtype not in TYPES:
-        return Declined("the matrix units take no products of these types")
+        return untaken(whole)
     kind = TYPES[dtype]
     if kind == "tf32" and "tf32" not in job.plan.path:
-        return Declined("products of f32 stay at f32: neither `pragma tf32` nor `fast` allows less")
+        return untaken(whole)
     if kind == "i8" and isinstance(why := warp_forms.kind(whole), Declined):
         return why
     if kind != "i8" and any(u.acc.dtype.bits > 32 for u in whole.units):
-        return Declined("the sums are longer than the matrix units'")
+        return Declined("the sums are longer than the matrix units'", "a sum in f32 would lift it")
     if kind == "tf32" and turns(whole):
         whole = turned(whole)
     parts = leaves(whole)
@@ -131,18 +137,5 @@ def choices(whole: Contraction, parts: Leaves) -> Iterator[Choice]:
         slots = 2 if not tile.pingpong or (residual and results > MOST_RESULTS) else 4 if results <= MOST_RESULTS else 3
         for split in SPLITS if not tile.pingpong else (1,):
             choice = Choice(tile.rows, tile.columns // each, tile.pingpong, slots, split)
-            found[choice] = clocks(whole, tile, split)
+            found[choice] = warpgroup_time(whole, tile, split)
     yield from sorted(found, key=lambda c: found[c])
-
-
-def clocks(whole: Contraction, tile: Tile, split: int) -> float:
-    """About how long a tile takes to go through the whole."""
-    rows, columns = whole.number(whole.rows.extent), whole.number(whole.cols.extent)
-    each = len(whole.units)
-    tiles = -(-rows // tile.rows) * -(-columns // (tile.columns // each))
-    for axis in whole.batch:
-        tiles *= whole.number(axis.extent)
-    trips = -(-whole.number(whole.depth[-1].extent) * whole.units[0].a.dtype.itemsize // ROW)
-    for axis in whole.depth[:-1]:
-        trips *= whole.number(axis.extent)
-    return warpgroup_clocks(whole.job.target.device.units, tile, len({u.a for u in whole.units}), trips, tiles, split)

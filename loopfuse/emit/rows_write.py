@@ -43,6 +43,7 @@ class Rows(Vectors):
         at = self.at
         assert at is not None
         inner = {s.id for s in walk(at.line.loop.body) if isinstance(s, Let)}
+        inner |= {a.id for s in walk(at.line.loop.body) if isinstance(s, Loop) for a in s.accs}
         if divisor.dtype != F32 or divisor.id in inner or divisor.id in {a.id for a in at.line.loop.accs}:
             return None
         if divisor.id not in self.inverses:

@@ -142,7 +142,7 @@ def _writers(found: Compiled, session: Session, kernel: str | None = None) -> li
         code = emitted.emitted(found.optimised.program, found.known, session.device, not found.known)
     except CompilerError as why:
         return [f"there is no CUDA C of this program: {why}"]
-    return emitted.emitters(code, kernel)
+    return emitted.emitters(code, session.device, kernel)
 
 
 def show_type(session: Session, argument: str, width: int) -> Reply:

@@ -112,11 +112,22 @@ def clock(device: Device) -> float:
     return device.fp32 / device.units / CLOCKS_A_LANE if device.kind != "cpu" else 3e9
 
 
+def matrix_clock(device: Device, how: Path, clocks: float) -> float:
+    """Clocks a second at which a multiprocessor reaches the rate of a path, where it takes 128 bytes of the sums of 64 x 64
+    results in `clocks`."""
+    return how.peak / device.units * clocks / (2 * 64 * 64 * ROW / how.item)
+
+
+def stage_clocks(tile: Tile, sides: int) -> float:
+    """Clocks of a stage of a tile: of its products, or of its operands on their way, `sides` left ones and a right one."""
+    return max(tile.rows * tile.columns / 32, (tile.rows * sides + tile.columns) * ROW / FEED)
+
+
 def warpgroup_clocks(units: int, tile: Tile, sides: int, trips: int, tiles: int, split: int = 1) -> float:
     """Clocks that `tiles` tiles take whose sums are `trips` stages long, measured on an H200. `tile.columns` are those of
     all products together, `sides` the left operands; `split` blocks share a sum."""
     trips = -(-trips // split)
-    step = max(tile.rows * tile.columns / 32, (tile.rows * sides + tile.columns) * ROW / FEED)
+    step = stage_clocks(tile, sides)
     waves = -(-tiles * split // units)
     if tile.pingpong:
         turns = waves * (trips * step + HANDED)
@@ -131,7 +142,7 @@ def tile_seconds(device: Device, how: Path, tile: Tile, each: int, depth: int, b
         wide = Tile(tile.rows, tile.columns * each, tile.consumers, tile.pingpong, 0)
         trips = -(-depth * how.item // ROW)
         found = warpgroup_clocks(device.units, wide, 1, trips, -(-blocks // split), split)
-        return found / (how.peak / device.units / (64 * ROW / how.item))
+        return found / matrix_clock(device, how, 64 * 64 / 32)
     depth = -(-depth // split)
     padded = -(-depth // 16) * 16
     main = 2.0 * tile.rows * tile.columns * each * padded / (how.peak / device.units * tile.rate)

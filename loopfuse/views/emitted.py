@@ -20,6 +20,7 @@ from loopfuse.emit.program import emit
 from loopfuse.ir import Program
 from loopfuse.memory import show_bytes
 from loopfuse.printer import print_program
+from loopfuse.views import tilings
 from loopfuse.views.lines import defined
 
 Kind = Literal["cuda", "ptx", "sass"]
@@ -226,14 +227,22 @@ def records(built: Built, kind: Kind, kernel: str | None = None) -> Iterator[dic
         }  # fmt: skip
 
 
-def emitters(code: Code, kernel: str | None = None) -> list[str]:
-    """For each kernel of the IR the emitter that took it; of one also why no other did."""
+def emitters(code: Code, device: Device, kernel: str | None = None) -> list[str]:
+    """For each kernel of the IR the emitter that took it; of one also how it computes products, and why no other did."""
     lines: list[str] = []
     for id, refused in code.refusals.items():
         if kernel is None:
-            lines.append(f"{id} is written by {_writers(code, id)}" + f"; {len(refused)} declined" * bool(refused))
+            by = ", ".join(dict.fromkeys(t.path for t in tilings.found(code, id)))
+            lines.append(f"{id} is written by {_writers(code, id)}" + f", by {by}" * bool(by)
+                         + f"; {len(refused)} declined" * bool(refused))  # fmt: skip
         elif kernel == id:
-            lines += [f"written by {_writers(code, id)}", *(f"  not {why}" for why in refused)]
+            own = tilings.lines(code, id, device)
+            others = [why for why in refused if not (own and why.startswith(tilings.FASTER))]
+            lines += [
+                f"written by {_writers(code, id)}",
+                *(f"  {line}" for line in own),
+                *(f"  not {why}" for why in others),
+            ]
     return [safe(line) for line in lines]
 
 
@@ -245,8 +254,8 @@ def _writers(code: Code, kernel: str) -> str:
     return ", ".join(f"{name} ({count} kernel{'s' * (count > 1)})" for name, count in found.items()) or "nothing"
 
 
-def written(code: Code, kernel: str) -> dict[str, Any]:
+def written(code: Code, kernel: str, device: Device) -> dict[str, Any]:
     """The JSON form of who wrote a kernel of the IR."""
     functions = [k for k in code.kernels if k.kernel == kernel]
     return {"emitter": functions[0].schedule if functions else None, "functions": [k.name for k in functions],
-            "refused": list(code.refusals.get(kernel, ()))}  # fmt: skip
+            "refused": list(code.refusals.get(kernel, ())), **tilings.as_record(code, kernel, device)}  # fmt: skip

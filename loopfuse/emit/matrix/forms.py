@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from loopfuse.dtypes import BF16, F16, F32, I8, DType
@@ -16,6 +16,7 @@ SLOT = 8192  # bytes of a tile of 64 rows on its way in or out
 MOST_STAGES = 8
 TYPES: dict[DType, str] = {BF16: "bf16", F16: "f16", F32: "tf32", I8: "i8"}
 Major = Literal["k", "mn"]
+EXACT = "`pragma tf32`, or `numerics fast`, would round their operands to tf32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,27 @@ class Form:
         return 128 * (1 + self.consumers)
 
 
-def major(whole: Contraction, side: Side, left: bool) -> Major | str:
+def untaken(whole: Contraction) -> Declined:
+    """Why the matrix units do not take products of such types."""
+    sides = [s for u in whole.units for s in (u.a, u.b)]
+    types = list(dict.fromkeys(s.dtype.name for s in sides))
+    if types == ["f32"]:
+        return Declined("products of f32 stay at f32", EXACT)
+    made = next((s for s in sides if s.value is not None), None)
+    if made is not None and len(types) > 1:
+        return Declined(f"the operand over `{made.buffer.id}` is computed in {made.dtype.name}",
+                        "a cast of it to the other one's type would lift it")  # fmt: skip
+    return Declined(f"there are kernels for bf16, f16, i8 and tf32, and none for {' by '.join(types)}",
+                    "operands of one of those types would lift it")  # fmt: skip
+
+
+def major(whole: Contraction, side: Side, left: bool) -> Major | Declined:
     """Along what an operand lies side by side, or why its tiles cannot be copied or multiplied. Left ones of 32 bits may lie
     along the rows: they go through registers."""
+    name = f"`{side.buffer.id}`"
     if side.value is not None:
-        return f"the operand over `{side.buffer.id}` is computed"
+        return Declined(f"the operand over {name} is computed on its way",
+                        "a definition of its own for it, kept by `pragma materialize`, would lift it")  # fmt: skip
     item = side.buffer.dtype.itemsize
     apart = 16 // item
     if side.depth[-1] == ONE:
@@ -76,16 +93,31 @@ def major(whole: Contraction, side: Side, left: bool) -> Major | str:
         found = "mn"
         others = (*side.depth, *side.batch)
         if item != 2 and not (left and item == 4):
-            return f"`{side.buffer.id}` lies along its rows, which the matrix units take of 16-bit types only"
+            return Declined(f"{name} lies along the result, which wgmma takes of 16-bit types only",
+                            "its transpose would lift it")  # fmt: skip
     else:
-        return f"`{side.buffer.id}` lies along neither the sum nor the result"
+        return Declined(f"{name} lies along neither the sum nor the result", "a copy in that order would lift it")
     if any(c < 0 for p in others for _, c in p.terms):
-        return f"`{side.buffer.id}` is read backwards"
-    if any(whole.divisor(p) % apart for p in (*others, side.start)):
-        return f"the rows of `{side.buffer.id}` are not a multiple of 16 bytes apart"
+        return Declined(f"{name} is read backwards", "a copy in order would lift it")
+    if any(whole.divisor(p) % apart for p in others):
+        return Declined(f"the rows of {name} are not a multiple of 16 bytes apart", _padded(whole, side, apart))
+    if whole.divisor(side.start) % apart:
+        return Declined(f"{name} is read from an element on that is not at a multiple of 16 bytes",
+                        f"a slice from a multiple of {apart} elements on would lift it")  # fmt: skip
     if 2 + len(side.depth) - 1 + len(side.batch) > 5:
-        return f"`{side.buffer.id}` has more axes than a tile map"
+        return Declined(f"{name} has more axes than a tile map")
     return found
+
+
+def _padded(whole: Contraction, side: Side, apart: int) -> str:
+    """What would set the rows of an array 16 bytes apart, or a multiple of that."""
+    row = side.buffer.shape[-1]
+    known = whole.job.target.number(row)
+    if whole.divisor(row) % apart == 0:
+        return "a contiguous copy of what is read would lift it"
+    if known is not None:
+        return f"they have {known} elements; rows padded to {-(-known // apart) * apart} would lift it"
+    return f"`require {row} % {apart} == 0`, or an array with padded rows, would lift it"
 
 
 def operands(whole: Contraction, rows: int, columns: int) -> tuple[list[Operand], list[tuple[int, int]]] | Declined:
@@ -93,23 +125,26 @@ def operands(whole: Contraction, rows: int, columns: int) -> tuple[list[Operand]
     found: dict[tuple[Side, bool], int] = {}
     ring: list[Operand] = []
     pairs: list[tuple[int, int]] = []
+    wrong: list[Declined] = []
     for unit in whole.units:
         pair: list[int] = []
         for side, left in ((unit.a, True), (unit.b, False)):
             key = (side, left)
             if key not in found:
                 how = major(whole, side, left)
-                if how not in ("k", "mn"):
-                    return Declined(how)
+                if isinstance(how, Declined):
+                    wrong += [how] * (how not in wrong)
+                    continue
                 found[key] = len(ring)
                 offset = ring[-1].offset + ring[-1].bytes if ring else 0
                 count = rows if left else columns
                 if how == "mn":  # which comes by panels of 64
                     count = -(-count // 64) * 64
-                ring.append(Operand(side, "k" if how == "k" else "mn", count, offset))
+                ring.append(Operand(side, how, count, offset))
             pair.append(found[key])
-        pairs.append((pair[0], pair[1]))
-    return ring, pairs
+        if not wrong:
+            pairs.append((pair[0], pair[1]))
+    return replace(wrong[0], others=tuple(wrong[1:])) if wrong else (ring, pairs)
 
 
 def steps(whole: Contraction, form: Form) -> Poly:

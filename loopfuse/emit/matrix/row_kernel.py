@@ -11,16 +11,18 @@ tiles, so that they come to the same joins.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from loopfuse.dtypes import F32
 from loopfuse.emit.approx import approximations
 from loopfuse.emit.base import Declined, Emitted, Job
-from loopfuse.emit.code import Launch, grid
+from loopfuse.emit.code import Launch, Tiling, grid
 from loopfuse.emit.matrix.epilogue import Epilogue, indices
-from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands
+from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands, untaken
 from loopfuse.emit.matrix.leaves import Flat
 from loopfuse.emit.matrix.row_shape import RowForm, Section, parse_rows
+from loopfuse.emit.matrix.tiling import of_rows, warpgroups
 from loopfuse.emit.matrix.warpgroup import Kernel
 from loopfuse.emit.rows_join import LEAST_SENT
 from loopfuse.emit.rows_vectors import used
@@ -32,7 +34,10 @@ from loopfuse.walking import own
 
 BARRIERS = 256  # bytes of shared memory for barriers
 LEAST_STAGES = 2
-NEIGHBOURS = 16  # multiprocessors that a cluster may be spread over, at least, on each part of the device
+MOST_SLOTS = 4  # tiles of 64 x 64 of a consumer on their way
+# Of the multiprocessors, those that clusters of more than two blocks reach: the rest of each part of the device is too few
+# for one. An H200 of 132 holds 30 clusters of four such blocks; one more would wait until all others have ended.
+REACHED = (10, 11)
 TILES = ((128, 256), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64))
 ROWS = 64  # of a consumer
 
@@ -47,10 +52,10 @@ def by_rows(job: Job) -> Emitted | Declined:
     dtypes = {s.dtype for u in form.whole.units for s in (u.a, u.b)}
     (dtype, *more) = dtypes
     if more or dtype not in TYPES:
-        return Declined("the matrix units take no products of these types")
+        return untaken(form.whole)
     kind = TYPES[dtype]
     if kind == "tf32" and "tf32" not in job.plan.path:
-        return Declined("products of f32 stay at f32: neither `pragma tf32` nor `fast` allows less")
+        return untaken(form.whole)
     width = job.target.number(form.whole.cols.extent)
     if width is None:
         return Declined("what follows the products waits for rows of unknown length")
@@ -90,8 +95,10 @@ def _fitted(form: RowForm, rows: int, columns: int, cluster: int, ring: tuple[li
     beside = BARRIERS + consumers * 2 * exchanged(form, cluster)
     beside += sum(-(-sides[s] * x.bytes * consumers // 16) * 16 for s, kept in form.parts.kept.items() for x in kept)
     depth = ROW // ring[0][0].side.dtype.itemsize
-    stage, slots = sum(o.bytes for o in ring[0]), 2
-    stages = min(MOST_STAGES, (form.whole.job.target.device.shared - beside - consumers * slots * SLOT) // stage)
+    stage = sum(o.bytes for o in ring[0])
+    room = form.whole.job.target.device.shared - beside
+    stages = min(MOST_STAGES, (room - consumers * 2 * SLOT) // stage)
+    slots = min(MOST_SLOTS, (room - stages * stage) // (consumers * SLOT))
     if stages < LEAST_STAGES:
         return None
     layout = Form(rows, columns, consumers, False, stages, slots, depth, kind)
@@ -187,6 +194,8 @@ class RowKernel(Kernel):
 
     epilogue: RowElements
 
+    kept_rows = True
+
     def __init__(self, form: RowForm, layout: Form, cluster: int, ring: list[Operand], pairs: list[tuple[int, int]],
                  ) -> None:  # fmt: skip
         super().__init__(form.whole, form.parts, layout, ring, pairs, form.whole.job.name)
@@ -198,10 +207,7 @@ class RowKernel(Kernel):
     def emitted(self) -> Emitted:
         """The kernel with its launch: as many clusters as the device holds, fewer where all then have as many tiles."""
         code = self.write()
-        target, whole = self.whole.job.target, self.whole
-        room = target.device.units // self.cluster
-        if self.cluster > 1:
-            room = max(1, target.device.units // NEIGHBOURS * (NEIGHBOURS // self.cluster))
+        target, whole, room = self.whole.job.target, self.whole, self.room()
         extents = ((whole.rows.extent + (self.form.rows - 1)) // self.form.rows, *(a.extent for a in whole.batch))
         count = target.number(prod(extents, start=ONE))
         if count is not None and count > 0:
@@ -213,6 +219,21 @@ class RowKernel(Kernel):
             aligned.add(self.incoming[1].buffer)
         launch = Launch(code.name, grid(room * self.cluster), self.w.arguments)
         return Emitted((code,), (launch,), (), frozenset(aligned))
+
+    def room(self) -> int:
+        """How many clusters the device holds."""
+        units = self.whole.job.target.device.units
+        if self.cluster > 2:
+            units = units * REACHED[0] // REACHED[1]
+        return max(1, units // self.cluster)
+
+    def record(self) -> Tiling:
+        """The record of its tiles."""
+        body = [s for section in self.rows.sections if section.sweep for s in section.stmts]
+        comes = [self.incoming[1].buffer] if self.incoming else []
+        made = warpgroups(self.whole, of_rows(self.leaves, body), self.form, self.through, self.results, comes,
+                          [s.buffer for _, s, _ in self.out], self.cluster, self.room() * self.cluster)  # fmt: skip
+        return replace(made, folds=tuple(a.id for section in self.rows.sections for a in section.accs))
 
     # -- what is arranged otherwise -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ What the products of one kernel have in common are `rows` and `cols` of their re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 
 from loopfuse.analysis.summary import summary
@@ -136,17 +136,41 @@ def parse(job: Job) -> Contraction | Declined:
             return Declined("what follows the products waits for a whole row of them")
         dims += loop.dims
         body = loop.body
+    own_sum = None
+    whole_fold = _riding(units, body) if ride is None else None
+    if whole_fold is not None:
+        ride, own_sum, lets, body = whole_fold
+        tops += lets
+        dims += ride.loop.dims
     if any(isinstance(s, Loop) and id(s) not in folds for s in body):
         return Declined("an element of the result has loops of its own")
     checked = (n.modes for s in walk(job.kernel.body) for n in (*own(s).loads, s) if isinstance(n, Load | Store))
     if any(m is not None and m.kind == "checked" for modes in checked for m in modes):
         return Declined("a subscript is checked at run time")
-    return parts(job, units, tuple(tops), dims, tuple(body), ride)
+    return parts(job, units, tuple(tops), dims, tuple(body), ride, own_sum=own_sum)
+
+
+def _riding(units: list[Product], body: Sequence[Stmt]) -> tuple[Ride, Acc, list[Let], tuple[Stmt, ...]] | None:
+    """A single fold over the depth and the rows (or the columns) at once as two: the sum of a product, under a name of its
+    own, inside a fold of the sums. What stands before and in the inner one come with it."""
+    (unit, *more) = units
+    fold = unit.owner.loop
+    if more or fold is None or not unit.riding or len(fold.accs) != 1 or fold.accs[0].shape:
+        return None
+    (acc,), at = fold.accs, next((n for n, s in enumerate(body) if s is fold), -1)
+    dims = tuple(d for d in fold.dims if d.id in unit.riding)
+    lets = [s for s in body[:at] if isinstance(s, Let)]
+    if at < 0 or len(lets) != at or len(dims) + len(unit.k) != len(fold.dims):
+        return None
+    inner = Acc(f"{acc.id}.product", acc.monoid, acc.dtype)
+    absorbed = Store(acc.id, (), Ref(inner.id, acc.dtype), absorb=True)
+    return Ride(replace(fold, dims=dims), "", tuple(body[at + 1 :])), inner, lets, (fold, absorbed)
 
 
 def parts(job: Job, units: list[Product], tops: tuple[Let, ...], dims: list[Dim], body: tuple[Stmt, ...],
-          ride: Ride | None, swapped: bool | None = None) -> Contraction | Declined:  # fmt: skip
-    """The products of a nest by their axes. `swapped`: the right operand is along the rows; None: as the output lies."""
+          ride: Ride | None, swapped: bool | None = None, own_sum: Acc | None = None) -> Contraction | Declined:  # fmt: skip
+    """The products of a nest by their axes. `swapped`: the right operand is along the rows; None: as the output lies.
+    `own_sum`: the accumulator of a product whose fold goes over rows or columns too."""
     first = units[0]
     indices: dict[str, Index] = {}
     for dim in (*dims, *(d for u in units if u.owner.loop for d in u.owner.loop.dims)):
@@ -159,7 +183,7 @@ def parts(job: Job, units: list[Product], tops: tuple[Let, ...], dims: list[Dim]
         counts = [indices[k][2] for k in u.k] == [indices[k][2] for k in first.k]
         if not same or not counts or u.owner.loop is None or u.owner.loop.where is not None:
             return Declined("the products have different rows, columns or depths")
-        if any(a.shape or a.monoid != "sum" for a in u.owner.accs) or len(u.owner.trips) != len(u.k):
+        if any(a.shape or a.monoid != "sum" for a in u.owner.accs) or (len(u.owner.trips) != len(u.k) and not own_sum):
             return Declined("the sums are kept in arrays")
     terms = [a.id for u in units for a in u.owner.accs]
     if set(terms) != {u.term.acc.id for u in units}:
@@ -175,7 +199,8 @@ def parts(job: Job, units: list[Product], tops: tuple[Let, ...], dims: list[Dim]
     for got in made:
         if isinstance(got, Declined):
             return got
-        ones.append((got[0], got[2], got[1], got[3]) if swapped else got)
+        acc = own_sum or got[0]
+        ones.append((acc, got[2], got[1], got[3]) if swapped else (acc, *got[1:]))
     return _axes(whole, ones, indices, units, (rows, cols, first.batch))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from loopfuse.emit.base import Declined, Emitted
-from loopfuse.emit.code import KernelCode, Launch, ceil_div, grid
+from loopfuse.emit.code import KernelCode, Launch, Tiling, ceil_div, grid
 from loopfuse.emit.matrix.epilogue import Epilogue, indices
 from loopfuse.emit.matrix.leaves import Leaves, leaves
 from loopfuse.emit.matrix.shape import Contraction, Side, Unit
@@ -19,6 +19,7 @@ from loopfuse.emit.matrix.split import Split
 from loopfuse.emit.matrix.threads_feed import Feed
 from loopfuse.emit.matrix.threads_form import MANY, THREADS, Form, forms, kept, summed
 from loopfuse.emit.matrix.threads_results import Results
+from loopfuse.emit.matrix.tiling import described, tiles_of, trips_of
 from loopfuse.emit.rows_vectors import used
 from loopfuse.emit.writer import HALVES
 from loopfuse.ir import Store
@@ -39,8 +40,8 @@ def by_threads(whole: Contraction) -> Emitted | Declined:
         return Declined("a sum, or its results, have no extent")
     parts = leaves(whole)
     sizes = [kept(s.dtype, u.acc.dtype)[1] for u in whole.units for s in (u.a, u.b)]
-    for form, cut in forms(whole, max(sizes), max(summed(a)[1] for a in accs)):
-        kernel = Kernel(whole, parts, form, Split(whole, cut) if cut > 1 else None)
+    for form, cut, seconds in forms(whole, max(sizes), max(summed(a)[1] for a in accs)):
+        kernel = Kernel(whole, parts, form, Split(whole, cut) if cut > 1 else None, seconds)
         code = kernel.write()
         if code.shared <= whole.job.target.device.shared - 1024:
             return kernel.emitted(code)
@@ -50,9 +51,9 @@ def by_threads(whole: Contraction) -> Emitted | Declined:
 class Kernel(Results):
     """The text of one kernel: operands and products; what becomes of results is the base's."""
 
-    def __init__(self, whole: Contraction, leaves: Leaves, form: Form, split: Split | None) -> None:
+    def __init__(self, whole: Contraction, leaves: Leaves, form: Form, split: Split | None, seconds: float) -> None:
         super().__init__(whole, leaves, form)
-        self.split = split
+        self.split, self.seconds = split, seconds
         self.feeds: list[Feed] = []
         self.pairs: list[tuple[Feed, Feed]] = []
         found: dict[tuple[Side, bool, str], Feed] = {}
@@ -112,8 +113,22 @@ class Kernel(Results):
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
             whole.job.name, THREADS, blocks=2 if self._few() else 1, head=[f"{whole.job.kernel.id}: {why}"],
-            kernel=whole.job.kernel.id, schedule="contraction", why=why, spans=spans,
+            kernel=whole.job.kernel.id, schedule="contraction", why=why, spans=spans, tiling=self.record(),
         )  # fmt: skip
+
+    def record(self) -> Tiling:
+        """The record of its tiles."""
+        whole, form, parts = self.whole, self.form, self.split.parts if self.split else 1
+        sums = [u.acc.dtype for u in whole.units]
+        wide, resident = max(summed(a)[1] for a in sums), 2 if self._few() else 1
+        dtype = "f64" if any(a.is_float and a.bits == 64 for a in sums) else "f32" if sums[0].is_float else "i32"
+        made = Tiling(
+            f"multiply-adds of {dtype if wide < 8 or dtype != 'i32' else 'i64'}", dtype, False, form.rows, form.columns,
+            f"{THREADS} threads", 2, form.depth, form.results * len(whole.units) * wide // 4,
+            tiles_of(whole, form.rows, form.columns) * parts, whole.job.target.device.units * resident,
+            -(-trips_of(whole, form.depth) // parts), 0.0, 0, 0, split=parts, resident=resident,
+        )  # fmt: skip
+        return described(whole, self.leaves, self.seconds, made)
 
     def _tops(self, start: int) -> None:
         """Values of the whole tile and the indices of its batch, where the lines from `start` on use them."""

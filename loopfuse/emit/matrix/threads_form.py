@@ -67,8 +67,9 @@ FORMS = (
 )  # fmt: skip
 
 
-def forms(whole: Contraction, bytes_: int, wide: int) -> Iterator[tuple[Form, int]]:
-    """Tiles and into how many parts sums are cut, the best first; `bytes_` of a value as it is kept, `wide` of a sum."""
+def forms(whole: Contraction, bytes_: int, wide: int) -> Iterator[tuple[Form, int, float]]:
+    """Tiles, into how many parts sums are cut, and the seconds that all take, the best first; `bytes_` of a value as it is
+    kept, `wide` of a sum."""
     each, device = len(whole.units), whole.job.target.device
     rows, columns = whole.number(whole.rows.extent), whole.number(whole.cols.extent)
     batch = prod(whole.number(a.extent) for a in whole.batch)
@@ -92,8 +93,8 @@ def forms(whole: Contraction, bytes_: int, wide: int) -> Iterator[tuple[Form, in
             if parts > 1:
                 seconds += JOIN + 2 * parts * batch * rows * columns * each * wide / device.bandwidth
             found.append((seconds, number, parts, form))
-    for _, _, parts, form in sorted(found, key=lambda f: f[:3]):
-        yield Form(form.groups, form.pairs, form.down, form.across, depth), parts
+    for seconds, _, parts, form in sorted(found, key=lambda f: f[:3]):
+        yield Form(form.groups, form.pairs, form.down, form.across, depth), parts, seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from typing import Literal
 
 from loopfuse.dtypes import BF16, F16, F32, I8, DType
 from loopfuse.emit.base import Declined
+from loopfuse.emit.matrix.forms import untaken
 from loopfuse.emit.matrix.shape import Contraction, Side
+from loopfuse.emit.matrix.tiling import tiles_of, trips_of
 from loopfuse.ir import Affine, Load
 from loopfuse.sizes import ONE
 from loopfuse.walking import subexprs
@@ -28,6 +30,8 @@ STEPS = 4  # instructions along the sum that a stage holds: 32 bytes each
 MOST_STAGES = 4
 MOST_EXACT = 2**17 - 1  # products of i8 whose sum an i32 holds
 MOST_RESULTS = 128  # registers of results of a thread
+RATE = 80.0  # results and 32 bytes of their sums that a multiprocessor takes a clock
+ENDING = 5000.0  # clocks for the rest of a tile
 TYPES: dict[str, DType] = {"bf16": BF16, "f16": F16, "tf32": F32, "i8": I8}
 Lies = Literal["k", "mn", "turned"]
 
@@ -148,7 +152,7 @@ def kind(whole: Contraction) -> str | Declined:
     words = whole.job.plan.path.split()
     found = next((name for name in TYPES if name in words), None)
     if found is None or "fma" in words:
-        return Declined("the matrix units take no products of these types")
+        return untaken(whole)
     longest = whole.job.target.number(prod((a.extent for a in whole.depth), start=ONE))
     exact = longest is not None and longest <= MOST_EXACT
     for unit in whole.units:
@@ -205,30 +209,31 @@ def _lies(whole: Contraction, side: Side, dtype: DType, left: bool) -> tuple[Lie
     return ("k" if side.depth[-1] == ONE else "mn"), width
 
 
-def depths(whole: Contraction, name: str) -> int:
-    """Stages of a tile, by stand-ins for sizes that are not known."""
-    inner = ROW // TYPES[name].itemsize
-    count = -(-whole.number(whole.depth[-1].extent) // inner)
-    for axis in whole.depth[:-1]:
-        count *= whole.number(axis.extent)
-    return count
+def turns(whole: Contraction, form: Form) -> int:
+    """How many tiles the busiest multiprocessor has, by stand-ins for sizes that are not known."""
+    return -(-tiles_of(whole, form.rows, form.columns) // whole.job.target.device.units)
+
+
+def main_clocks(whole: Contraction, form: Form, name: str) -> float:
+    """About how long the products of a tile take a multiprocessor."""
+    alone = 0.75 if turns(whole, form) < form.blocks else 1.0  # four warps by themselves wait more
+    trips = trips_of(whole, ROW // TYPES[name].itemsize)
+    return form.rows * form.columns * len(whole.units) * trips * STEPS / (RATE * form.rate * alone)
+
+
+def clocks(whole: Contraction, form: Form, name: str) -> float:
+    """About how long the busiest multiprocessor takes."""
+    count = turns(whole, form)
+    return count * main_clocks(whole, form, name) + ENDING * -(-count // form.blocks)
 
 
 def choices(whole: Contraction, name: str) -> list[Form]:
     """Tiles, the best first, by how long the busiest multiprocessor takes."""
     each = len(whole.units)
-    device = whole.job.target.device
     most = MOST_RESULTS if whole.job.budget >= 255 else MOST_RESULTS // 2
     found: list[tuple[float, Form]] = []
     for form in FORMS:
         if form.results(each) > most:
             continue
-        tiles = -(-whole.number(whole.rows.extent) // form.rows) * -(-whole.number(whole.cols.extent) // form.columns)
-        for axis in whole.batch:
-            tiles *= whole.number(axis.extent)
-        turns = -(-tiles // device.units)
-        alone = 0.75 if turns < form.blocks else 1.0  # four warps by themselves wait more
-        # 80 results and 32 bytes of their sums a clock of a multiprocessor; 5000 clocks for the rest of a tile
-        main = turns * form.rows * form.columns * each * depths(whole, name) * STEPS / (80.0 * form.rate * alone)
-        found.append((main + 5000.0 * -(-turns // form.blocks), form))
+        found.append((clocks(whole, form, name), form))
     return [form for _, form in sorted(found, key=lambda x: x[0])]

@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager, ExitStack
 from math import prod
 
 from loopfuse.emit.base import Emitted
-from loopfuse.emit.code import KernelCode, Launch, grid
+from loopfuse.emit.code import KernelCode, Launch, Tiling, grid
 from loopfuse.emit.matrix.epilogue import Epilogue, indices
 from loopfuse.emit.matrix.forms import ROW, SLOT, Form, Operand, steps
 from loopfuse.emit.matrix.leaves import Leaves
 from loopfuse.emit.matrix.results import FIRST_GROUP, Results, followed
 from loopfuse.emit.matrix.shape import Contraction
+from loopfuse.emit.matrix.tiling import warpgroups
 from loopfuse.ir import Store
 from loopfuse.sizes import ONE, Poly
 
@@ -36,6 +37,7 @@ class Kernel(Results):
     """The text of one kernel: the ring and the products; what becomes of results is the base's."""
 
     releases = 1  # arrivals of a consumer at `empty`
+    kept_rows = False  # whether results stay in registers for several loops
     through = ""  # how operands come, where not from shared memory
 
     def __init__(self, whole: Contraction, leaves: Leaves, form: Form, ring: list[Operand],
@@ -121,8 +123,14 @@ class Kernel(Results):
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
             self.name, form.threads, blocks=1, cluster=self.cluster, head=[f"{whole.job.kernel.id}: {why}"], kernel=whole.job.kernel.id,
-            schedule="contraction", why=why, spans=spans, spills=SPILL if many else 0,
+            schedule="contraction", why=why, spans=spans, spills=SPILL if many or self.kept_rows else 0, tiling=self.record(),
         )  # fmt: skip
+
+    def record(self) -> Tiling:
+        """The record of its tiles."""
+        comes = [self.residual[0].buffer] if self.residual else []
+        return warpgroups(self.whole, self.leaves, self.form, self.through, self.results, comes,
+                          [s.buffer for s, _ in self.staged])  # fmt: skip
 
     def release(self, test: str, slot: str) -> None:
         """Tell the producer that a place of the ring has been read."""

@@ -14,22 +14,29 @@ from dataclasses import replace
 from math import prod
 
 from loopfuse.emit.base import Declined, Emitted
-from loopfuse.emit.code import KernelCode, Launch, ceil_div, grid
+from loopfuse.emit.code import KernelCode, Launch, Tiling, ceil_div, grid
 from loopfuse.emit.matrix.leaves import Leaves, leaves
 from loopfuse.emit.matrix.shape import Contraction
+from loopfuse.emit.matrix.tiling import clock, described, tiles_of, trips_of
 from loopfuse.emit.matrix.warp_feed import THREAD, Feed
 from loopfuse.emit.matrix.warp_forms import (
     CHUNK,
+    ENDING,
     MOST_RESULTS,
     MOST_STAGES,
     PANEL,
+    RATE,
     ROW,
     STEPS,
+    TYPES,
     Form,
     Operand,
     choices,
+    clocks,
     kind,
+    main_clocks,
     operands,
+    turns,
 )  # fmt: skip
 from loopfuse.ir import Store
 from loopfuse.sizes import ONE, Poly
@@ -130,8 +137,23 @@ class Kernel(Feed):
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
             whole.job.name, form.threads, blocks=form.blocks, head=[f"{whole.job.kernel.id}: {why}"],
-            kernel=whole.job.kernel.id, schedule="contraction", why=why, spans=spans,
+            kernel=whole.job.kernel.id, schedule="contraction", why=why, spans=spans, tiling=self.record(),
         )  # fmt: skip
+
+    def record(self) -> Tiling:
+        """The record of its tiles."""
+        whole, form, kind = self.whole, self.form, self.kind
+        each, device = len(whole.units), whole.job.target.device
+        main, waves = main_clocks(whole, form, kind), turns(whole, form)
+        made = Tiling(
+            f"mma.sync {kind}", kind, True, form.rows, form.columns, f"{form.down} x {form.across} warps", form.stages,
+            self.depth, form.results(each), tiles_of(whole, form.rows, form.columns), device.units * form.blocks,
+            trips_of(whole, self.depth), 0.0, 0, 0, resident=form.blocks, main=main,
+            epilogue=ENDING / (form.blocks if waves >= form.blocks else 1),
+            comes=tuple(load.buffer for load, _ in self.coming), goes=tuple(s.buffer for s, _ in self.staged),
+        )  # fmt: skip
+        seconds = clocks(whole, form, kind) / clock(whole, TYPES[kind], 64 * 64 * STEPS / RATE, warps=True)
+        return described(whole, self.leaves, seconds, made)
 
     def steps(self) -> Poly:
         """How many stages a tile takes."""

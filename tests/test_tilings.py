@@ -1,0 +1,180 @@
+"""`explain --kernel` on contractions: instructions, tile, waves, roof, what follows the products, and why not faster ones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from test_cli_passes import Shell, shell
+
+from loopfuse.bench.rows import Row
+from loopfuse.bench.work import predicted
+from loopfuse.cli import running
+from loopfuse.cli.frame import Context
+from loopfuse.devices import A100, H200
+from loopfuse.driver import Clock
+from loopfuse.emit.code import Tiling
+from loopfuse.views import tilings
+from loopfuse.views.plans import Planned
+from tests.cuda_code import everything
+
+__all__ = ["shell"]
+
+TYPED = "input a: {0}[M, K]\ninput b: {0}[K, N]\n"
+GELU = f"import nn\n{TYPED.format('bf16')}input c: bf16[N]\noutput o = nn.gelu_tanh(a @ b + c)\n"
+SQUARE = "M=4096,N=4096,K=4096"
+
+
+def kernel(shell: Shell, text: str, dims: str = SQUARE, *more: str) -> dict[str, list[str]]:
+    """The rows of the table of the kernel `k1`, by their names."""
+    shell.write("c.lf", text)
+    assert shell("explain", "c.lf", "--kernel", "k1", *(("--dims", dims) if dims else ()), *more) == 0
+    part = shell.out[shell.out.index("\nwritten by") :]
+    found: dict[str, list[str]] = {}
+    for name, words in re.findall(r"^  (\w+)  +(\S.*)$", part, re.MULTILINE):
+        found.setdefault(name, []).append(words)
+    return found
+
+
+def record(shell: Shell, text: str, dims: str = SQUARE, *more: str) -> dict[str, Any]:
+    """The same as JSON."""
+    shell.write("c.lf", text)
+    assert shell("explain", "c.lf", "--kernel", "k1", "--dims", dims, "--json", *more) == 0
+    (found,) = shell.records("cost")
+    return found
+
+
+def test_products_of_warpgroups(shell: Shell) -> None:
+    rows = kernel(shell, GELU)
+    assert rows["by"] == ["wgmma bf16"]
+    assert re.match(r"128 x \d+ (by|for each of) 2 warpgroups", rows["tile"][0])
+    assert re.match(r"\d stages of 64 of the sum, 64 of them a tile; \d slots", rows["ring"][0])
+    assert re.match(r"\d+ registers a thread", rows["results"][0])
+    assert re.match(r"\d+, the last one \d+% full \(\d+ tiles, 132 at once\)", rows["waves"][0])
+    assert re.match(r"\d+ us, \d\d% of the bf16 peak of the matrix units", rows["predicted"][0])
+    assert re.search(r"\d+ clocks of a tile, \d+% of its time", rows["epilogue"][0])
+    assert (rows["in"], rows["out"]) == (["c once a tile"], ["o as tiles"])
+    assert "not" not in rows
+    assert "for" not in rows
+
+
+def test_what_is_printed_is_what_is_emitted(shell: Shell) -> None:
+    """The tile of the text, the grid and the record are one."""
+    found = record(shell, GELU)
+    (tiling,) = found["tilings"]
+    assert shell("ir", "c.lf", "--emit", "cuda", "--dims", SQUARE) == 0
+    assert f"tiles of {tiling['rows']} x {tiling['columns']} by" in shell.out
+    assert f"{tiling['stages']} stages of {tiling['depth']}, {tiling['path']}" in shell.out
+    assert tiling["waves"] == -(-tiling["tiles"] // tiling["at_once"])
+    assert 0 < tiling["last_wave"] <= 1
+    assert 0.5 < tiling["share"] < 1
+    assert 0 < tiling["exposed"] < 0.5
+    assert tiling["operations"] == 2 * 4096**3
+    assert (found["faster"], tiling["roof"]) == ([], "bf16 peak of the matrix units")
+
+
+def test_a_pitch_that_no_tile_map_takes(shell: Shell) -> None:
+    rows = kernel(shell, GELU, "M=4096,N=4095,K=4096")
+    assert rows["by"] == ["mma.sync bf16"]
+    assert rows["not"] == ["wgmma: the rows of `b` are not a multiple of 16 bytes apart; they have 4095 elements; rows padded to "
+                           "4096 would lift it"]  # fmt: skip
+    assert "not faster contraction" not in shell.out
+    rows = kernel(shell, GELU, "")
+    assert rows["for"] == ["any M, K, N; `--dims` shows the kernel for given ones"]
+    assert [w for w in rows["not"] if "`require K % 8 == 0`" in w or "`require N % 8 == 0`" in w] == rows["not"]
+    assert len(rows["not"]) == 2
+    rows = kernel(shell, f"{GELU}require K % 8 == 0 and N % 8 == 0\n", "")
+    assert rows["by"] == ["wgmma bf16"]
+
+
+def test_other_layouts_and_types(shell: Shell) -> None:
+    rows = kernel(shell, TYPED.format("f32") + "output o = a @ b\n", "M=512,N=512,K=512")
+    assert rows["by"] == ["multiply-adds of f32"]
+    assert rows["not"] == ["wgmma and mma.sync: products of f32 stay at f32; `pragma tf32`, or `numerics fast`, would round "
+                           "their operands to tf32"]  # fmt: skip
+    assert "of the f32 peak of the ordinary units" in rows["predicted"][0]
+    rows = kernel(shell, "pragma tf32\n" + TYPED.format("f32") + "output o = a @ b\n")
+    assert rows["by"] == ["wgmma tf32, the left operand through registers"]
+    rows = kernel(shell, TYPED.format("f64") + "output o = a @ b\n", "M=512,N=512,K=512")
+    assert rows["by"] == ["multiply-adds of f64"]
+    assert "none for f64" in rows["not"][0]
+    rows = kernel(shell, TYPED.format("bf16") + "output o = exp(a) @ b\n", "M=512,N=512,K=512")
+    assert "the operand over `a` is computed in f32" in rows["not"][0]
+    rows = kernel(shell, TYPED.format("bf16") + "output o = a[::-1] @ b\n", "M=512,N=512,K=512")
+    assert rows["not"] == ["wgmma: `a` is read backwards; a copy in order would lift it"]
+
+
+def test_without_warpgroups(shell: Shell) -> None:
+    rows = kernel(shell, GELU, SQUARE, "--device", "a100")
+    assert rows["by"] == ["mma.sync bf16"]
+    assert "108 at once" in rows["waves"][0]
+    assert rows["not"] == ["wgmma: the device has no warpgroup products"]
+    (tiling,) = record(shell, GELU, SQUARE, "--device", "a100")["tilings"]
+    assert 0.5 < tiling["share"] < 1
+
+
+def test_several_products_folds_and_cut_sums(shell: Shell) -> None:
+    swiglu = "import nn\ninput a: bf16[M, K]\ninput b: bf16[K, 2 * N]\nlet h = a @ b\noutput o = nn.silu(h[:, :N]) * h[:, N:]\n"
+    assert " of each of 2 products " in kernel(shell, swiglu)["tile"][0]
+    rows = kernel(shell, TYPED.format("bf16") + "output s = sum(f32(a @ b), axis=0)\n")
+    assert rows["folds"]
+    rows = kernel(shell, TYPED.format("f32") + "output o = a @ b\n", "M=128,N=128,K=65536")
+    assert re.search(r"each sum cut into \d+ parts, which a second kernel adds", rows["tile"][0])
+    assert rows["epilogue"] == ["in the second kernel"]
+    assert "parts, " in rows["waves"][0]
+    row = "import nn\ninput a: bf16[M, K]\ninput b: bf16[K, N]\noutput o = nn.softmax(f32(a @ b))\n"
+    rows = kernel(shell, row, "M=4096,N=1024,K=1024")
+    assert re.search(r"clusters of \d blocks hold whole rows", rows["tile"][0])
+    assert len(rows["folds"]) == 1
+
+
+def test_the_costs_name_the_instructions(shell: Shell) -> None:
+    shell.write("c.lf", GELU)
+    assert shell("explain", "c.lf", "--cost", "--dims", SQUARE) == 0
+    assert re.search(
+        r"^k1 is written by contraction \(1 kernel\), by wgmma bf16; \d+ declined$", shell.out, re.MULTILINE
+    )
+    assert shell("explain", "s.lf", "--cost", "--json") == 0
+    assert all("tilings" not in r for r in shell.records("cost"))
+
+
+TURNS = Tiling("wgmma bf16", "bf16", True, 128, 192, "2 warpgroups", 4, 64, 192, 300, 132, 64, 2e-4, 10**11, 10**8, turns=True,
+               main=50_000.0, epilogue=1000.0)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({}, "hidden behind the other consumer's products, but for 1000 clocks of a tile, 2% of its time"),
+     ({"tiles": 100}, "1000 clocks of a tile, 2% of its time, which no product hides"),
+     ({"turns": False, "resident": 2, "at_once": 264}, "the rest is hidden behind the other block's products"),
+     ({"turns": False, "resident": 2, "at_once": 264, "tiles": 100}, "which no product hides"),
+     ({"split": 4}, "4 blocks of a cluster share each sum"), ({"tiles": 0}, "0, which is 0% full (0 tiles, 132 at once)"),
+     ({"tiles": 1}, "1, which is 1% full (1 tile, 132 at once)"), ({"tiles": 264}, "2, the last one 100% full"),
+     ({"comes": ("r",), "reads": ("x", "y"), "once": ("c",)}, "r as tiles; x, y by elements; c once a tile"),
+     ({"bytes": 10**12}, "of the bandwidth of memory"), ({"seconds": 0.0}, "0 us")],
+)  # fmt: skip
+def test_words(changes: dict[str, Any], words: str) -> None:
+    code = everything()
+    first, second = code.kernels
+    code = replace(code, kernels=(first, replace(second, tiling=replace(TURNS, **changes))))
+    assert words in "\n".join(tilings.lines(code, second.kernel, H200))
+    assert tilings.lines(code, first.kernel, H200) == []
+    assert tilings.as_record(code, second.kernel, A100)["faster"] == []
+
+
+def test_what_a_call_should_take_beside_what_it_took(capsys: pytest.CaptureFixture[str]) -> None:
+    row = Row("s.lf", "cuda", "default", median=2e-4, samples=9, roof=1e-4, bound="compute", predicted=1.25e-4)
+    running.show_times(Context(), Clock(), row)
+    assert "50% of the compute roof, 125 us predicted" in capsys.readouterr().err
+    assert row.as_record()["expected"] == pytest.approx(0.8)
+    assert replace(row, predicted=None).expected is None
+
+
+def test_the_prediction_is_that_of_the_tiles() -> None:
+    code = everything()
+    program: Any = type("", (), {"kernels": (type("", (), {"id": code.kernels[1].kernel}),)})
+    planned = Planned(program, H200, {}, {}, {}, frozenset())
+    assert predicted(code, planned) == 1.5e-4
+    assert predicted(replace(code, kernels=code.kernels[:1]), planned) is None
