@@ -43,8 +43,8 @@ $(VENV)/gpu.stamp: $(VENV)/test.stamp
 
 # Without a GPU every test is skipped, and says why. What measures memory runs alone.
 test-gpu: $(VENV)/gpu.stamp
-	$(BIN)/python -m pytest -m gpu -n 4 --ignore tests/test_gpu_concurrency.py
-	$(BIN)/python -m pytest -m gpu tests/test_gpu_concurrency.py
+	$(BIN)/python -m pytest -m gpu -n 4 --ignore tests/test_gpu_concurrency.py --ignore tests/test_gpu_runtime.py
+	$(BIN)/python -m pytest -m gpu tests/test_gpu_concurrency.py tests/test_gpu_runtime.py
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/scale.py

@@ -14,6 +14,29 @@ settings.register_profile("explore", max_examples=300, deadline=None)
 settings.load_profile("repeatable")
 
 
+# Suites of kernels that a CPU runs, each compiled first: of the cases of a test every so-manieth is of `make test`, all of
+# them are of `make test-all`.
+SAMPLED = {
+    "test_emit_contractions": 3, "test_emit_threads": 5, "test_emit_warps": 4, "test_emit_fragments": 4,
+    "test_emit_row_products": 5, "test_emit_rows": 3, "test_emit_columns": 2, "test_emit_maps": 2, "test_emit_scatters": 2,
+    "test_emulator_matrix": 2, "test_emulated_programs": 2,
+}  # fmt: skip
+FEW_CASES = 5  # of a test that are all of `make test`
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what `make test` leaves to `make test-all`."""
+    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.module.__name__ in SAMPLED:
+            cases.setdefault((item.module.__name__, item.originalname), []).append(item)
+    for (module, _), found in cases.items():
+        for number, item in enumerate(found if len(found) > FEW_CASES else ()):
+            if number % SAMPLED[module]:
+                item.add_marker(pytest.mark.slow)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--bless` rewrites the expectations of file tests."""
     parser.addoption("--bless", action="store_true", help="rewrite the expectations of file tests")

@@ -99,7 +99,7 @@ def judged(text: str, sizes: dict[str, int], *, plan: dict[str, int] | None = No
     """Within the derived bound. `plan`: the sizes that it is planned for, where those of the call are arguments."""
     lowered, found = optimised(text, plan or sizes)
     bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=1, fill=True))
-    code = emit(found.program, plan or sizes, FEW, dynamic=plan is not None)
+    code = emit(found.program, plan or sizes, FEW, dynamic=plan is not None, only="contraction")
     assert must in code.kernels[0].why, code.refusals
     arrays = driver.run_inputs(found, bound)
     problem = Judge(lowered, bound).verdict(results(code, found.program, arrays, sizes))

@@ -22,6 +22,7 @@ from loopfuse.emit.code import Code
 from loopfuse.emit.contractions import Choice
 from loopfuse.emit.program import emit
 from loopfuse.passes import Options
+from loopfuse.schedule.tiles import WARPGROUP
 
 DEVICE = replace(H200, units=3)
 emulated = pytest.mark.skipif(not available(), reason="there is no C++ compiler")
@@ -94,7 +95,7 @@ def test_programs(name: str, extents: tuple[int, ...]) -> None:
     assert any(kinds.get(name.split()[0], "_tf32_r0(") in k.text for k in code.kernels)
 
 
-TILES = [Choice(rows, columns, False, 2) for rows, columns in contractions.TOGETHER]
+TILES = [Choice(t.rows, t.columns, False, 2) for t in WARPGROUP if not t.pingpong]
 SHARED = [Choice(128, 256, False, 2, 2), Choice(128, 256, False, 2, 4), Choice(64, 128, False, 2, 2)]  # by blocks
 
 

@@ -200,7 +200,7 @@ def test_structure() -> None:
     assert kernel.text.count("lf_bar_wait(bar") == 2  # the sum, then the squares; no product for a pivot
     assert "r_tiles" in kernel.text and "o_tiles" in kernel.text and not code.memory
     (launch,) = code.steps
-    assert isinstance(launch, Launch) and launch.grid[0].constant == 128  # four tiles a cluster
+    assert isinstance(launch, Launch) and launch.grid[0].constant == 104  # five tiles a cluster
 
 
 @emulated

@@ -98,6 +98,7 @@ def test_instances_keep_every_bit(name: str, data: st.DataObject) -> None:
      ("recompute", "  par i < M\n    par j < F\n      y[i, j] = h[i, j]\n    par q < F\n      z[i, q] = h[i, q]"),
      ("instances", "  par i < M, j < F\n    y[i, j] = h[i, j] if {j} < {1} else h[i, F + j]"),
      ("instances", "  par i < M, j < F\n    l = g[i]\n    y[i, j] = h[i, l]"),
+     ("instances", "  par i < M, j < F\n    y[i, j] = h[i, j % 8]"),
      ("instances", "  par i < M, j < F\n    y[i, j] = h[i, j ~edge] * h[i, F + j]"),
      ("instances", "  par i < M\n    seq j < F\n      y[i, j] = h[i, j]")],
 )  # fmt: skip

@@ -177,6 +177,77 @@ def test_windows_follow_the_index_that_they_slide_along(first: str, index: str) 
     assert [str(b.window[0][0][0]) for b in made.buffers] == ([] if index == "t" else ["t"])
 
 
+TILED = """program p(M, H, D, N, T)
+size T plan >= 1
+buf x: f32[M, H*D, N] in
+buf a: f32[M, H*D, N]
+buf l: f32[M, H*D, N] local window [i:i + 1, j:j + 1, t:min(N, T + t)]
+buf y: f32[M, H*D, N] out
+kernel k1
+{first}
+kernel k2
+  par i < M, j < H*D, t < N step T
+    par u in t .. min(N, T + t)
+      l[i, j, u] = a[i, j, u] * 2.0f32
+    par v in t .. min(N, T + t)
+      y[i, j, v] = l[i, j, v] + 1.0f32
+"""
+TURNED = """program p(M, J, N, T)
+size T plan >= 1
+buf x: f32[J, M] in
+buf w: f32[M, J] in
+buf g: f32[M, N] in
+buf a: f32[J]
+buf l: f32[M, N] local window [i:i + 1, t:min(N, T + t)]
+buf y: f32[M, N] out
+kernel k1
+  par {j} < J
+    fold m < M
+      acc q: f32 sum
+      q <- x[{j}, m]
+    a[{j}] = q
+kernel k2
+  par i < M
+    fold k < J
+      acc s: f32 sum
+      s <- a[k] * w[i, k]
+    par t < N step T
+      par u in t .. min(N, T + t)
+        l[i, u] = g[i, u] * s
+      par v in t .. min(N, T + t)
+        y[i, v] = l[i, v] + 1.0f32
+"""
+FOLLOWED = {
+    "a pair of indices": (TILED.format(first="  par m < M, n < H*D, k < N\n    a[m, n, k] = exp(x[m, n, k])"),
+                          "m:m + 1, n:n + 1, t:min(N, T + t)"),
+    "names that both have": (TILED.format(first="  par t < M, i < H*D, k < N\n    a[t, i, k] = exp(x[t, i, k])"),
+                             "t:t + 1, i:i + 1, t.1:min(N, T + t.1)"),
+    "an index that is split": (TILED.format(first="  par m < M, h < H, d < D\n    par k < N\n"
+                                            "      a[m, h*D + d, k] = exp(x[m, h*D + d, k])"),
+                               "m:m + 1, D*h + d:D*h + d + 1, t:min(N, T + t)"),
+    "a loop turned inside out": (TURNED.format(j="j"), "i.1:i.1 + 1, t:min(N, T + t)"),
+    "a loop turned, of a shared name": (TURNED.format(j="i"), "i.2:i.2 + 1, t:min(N, T + t)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+@given(data=st.data())
+def test_windows_of_local_arrays_follow_every_index(name: str, data: st.DataObject) -> None:
+    """Each step of a tiled loop has its own part of an array, which the loop keeps when it joins another."""
+    text, window = FOLLOWED[name]
+    program = parse_program(text)
+    found = merge(*program.kernels, environment(program), frozenset(b.id for b in program.buffers))
+    assert isinstance(found, Merged)
+    assert found.cause is None
+    new = {b.id: b for b in found.buffers}
+    buffers = tuple(new.get(b.id, b) for b in program.buffers)
+    joined = Program(program.name, program.sizes, program.requires, buffers, (found.kernel,))
+    assert f"local window [{window}]" in print_program(joined)
+    assert not list(violations(joined, ranges=True)), print_program(joined)
+    sizes, inputs = data.draw(ir_inputs(program))
+    check(program, joined, inputs, sizes)
+
+
 def test_a_fill_stays_outside_of_what_is_inlined() -> None:
     """f(pad(x)) is not pad(f(x)): the boundary mode applies to the value that the producer makes."""
     program = parse_program(HEAD.replace("f32[M, N]", "f32[N]").replace("f32[M]", "f32[N]").replace("(M, N)", "(N)") +

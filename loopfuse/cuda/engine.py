@@ -128,9 +128,13 @@ def _unusable(ordinal: int) -> str:
     return ""
 
 
-@cache
 def open_engine(ordinal: int = 0) -> Engine:
-    """The engine of a GPU. Raises `MachineError` where it cannot be used."""
+    """The engine of a GPU, always the same one. Raises `MachineError` where it cannot be used."""
+    return _opened(ordinal)
+
+
+@cache
+def _opened(ordinal: int) -> Engine:
     device = open_device(ordinal)
     return Engine(device, open_cache(), load_calibration(device))
 

@@ -205,27 +205,25 @@ class RowKernel(Kernel):
         self.incoming: tuple[int, Load, Flat] | None = None
 
     def emitted(self) -> Emitted:
-        """The kernel with its launch: as many clusters as the device holds, fewer where all then have as many tiles."""
+        """The kernel with its launch."""
         code = self.write()
-        target, whole, room = self.whole.job.target, self.whole, self.room()
-        extents = ((whole.rows.extent + (self.form.rows - 1)) // self.form.rows, *(a.extent for a in whole.batch))
-        count = target.number(prod(extents, start=ONE))
-        if count is not None and count > 0:
-            room = -(-count // -(-count // room))
-        elif count == 0:
-            room = 0
+        whole = self.whole
         aligned = {u.buffer.id for o in whole.units for u in (o.a, o.b)} | {s.buffer for _, s, _ in self.out}
         if self.incoming:
             aligned.add(self.incoming[1].buffer)
-        launch = Launch(code.name, grid(room * self.cluster), self.w.arguments)
+        launch = Launch(code.name, grid(self.room() * self.cluster), self.w.arguments)
         return Emitted((code,), (launch,), (), frozenset(aligned))
 
     def room(self) -> int:
-        """How many clusters the device holds."""
-        units = self.whole.job.target.device.units
+        """How many clusters there are: as many as the device holds, fewer where all then have as many tiles."""
+        whole, target = self.whole, self.whole.job.target
+        units = target.device.units
         if self.cluster > 2:
             units = units * REACHED[0] // REACHED[1]
-        return max(1, units // self.cluster)
+        room = max(1, units // self.cluster)
+        extents = ((whole.rows.extent + (self.form.rows - 1)) // self.form.rows, *(a.extent for a in whole.batch))
+        count = target.number(prod(extents, start=ONE))
+        return room if count is None else -(-count // -(-count // room)) if count > 0 else 0
 
     def record(self) -> Tiling:
         """The record of its tiles."""

@@ -267,6 +267,8 @@ def _unit(whole: Contraction, unit: Product, indices: dict[str, Index], moved: s
             either.append(leaf)
     if not sides[0] or not sides[1]:
         return Declined("an operand is missing")
+    if outside and unit.term.acc.dtype.is_float and whole.job.target.numerics == "strict":
+        return Declined("strict numerics keep every factor inside its sum")
     computed = [len(side) > 1 or not isinstance(_stored(whole, side[0]), Load) for side in sides]
     sides[computed[1] and not computed[0]] += either
     made: list[_Access] = []

@@ -77,6 +77,9 @@ def by_warps(whole: Contraction) -> Emitted | Declined:
     return why
 
 
+SPILL = 64  # bytes that a thread may keep in memory: any other kernel for these operands is many times slower
+
+
 class Kernel(Feed):
     """The text of one kernel: its tile and its products; operands and results are the bases'."""
 
@@ -137,7 +140,7 @@ class Kernel(Feed):
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
             whole.job.name, form.threads, blocks=form.blocks, head=[f"{whole.job.kernel.id}: {why}"],
-            kernel=whole.job.kernel.id, schedule="contraction", why=why, spans=spans, tiling=self.record(),
+            kernel=whole.job.kernel.id, spills=SPILL, schedule="contraction", why=why, spans=spans, tiling=self.record(),
         )  # fmt: skip
 
     def record(self) -> Tiling:

@@ -19,6 +19,7 @@ from loopfuse.passes.merge.instances import instances
 from loopfuse.passes.merge.kinds import contractions, kind_of
 from loopfuse.passes.merge.pairs import obstacle, pairing
 from loopfuse.rewrite import rename, walk
+from loopfuse.sizes import Poly
 
 __all__ = ["Merged", "abreast", "inline", "instance", "merge", "tidy"]
 
@@ -152,7 +153,7 @@ def _renamed_apart(first: Block, second: Block, scope: Scope) -> Block:
         return second
     for stmt in walk(second):
         if isinstance(stmt, Loop):
-            scope.slide(stmt, table)
+            scope.slide(stmt, {old: Poly.of(new) for old, new in table.items()})
     return rename(second, table)
 
 

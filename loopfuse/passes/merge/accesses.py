@@ -10,7 +10,7 @@ from loopfuse.diag import Span
 from loopfuse.dtypes import I64
 from loopfuse.ir import Affine, Buffer, Const, Expr, Kernel, Let, Loop, Mode, Ref, Stmt, Store
 from loopfuse.rewrite import Names, own, polys, walk
-from loopfuse.sizes import ONE, Poly
+from loopfuse.sizes import Poly
 
 FOLLOWED = ("constant", "checked")  # modes under which an element, if it is touched at all, is the subscript's own
 
@@ -63,16 +63,20 @@ class Scope:
                 if poly is not None:
                     self.affine[stmt.id] = poly
 
-    def slide(self, loop: Loop, names: Mapping[str, str]) -> None:
-        """Note that indices of a loop get other names, for the windows that slide along them."""
-        moved = {d.id: Poly.of(names[d.id]) for d in loop.dims
-                 if names.get(d.id, d.id) != d.id and (loop.order != "par" or d.step != ONE)}  # fmt: skip
+    def slide(self, loop: Loop, values: Mapping[str, Poly]) -> None:
+        """Note that other indices stand in place of those of a loop, for the windows that mention them.
+
+        A local buffer's window mentions any index of the loops around it: of a tile, or of a `par` loop whose every
+        step has a part of its own. Windows in device memory slide along `seq` loops only, and a `par` loop that has
+        such an index's name is another one.
+        """
+        moved = {d.id: values[d.id] for d in loop.dims if values.get(d.id, Poly.of(d.id)) != Poly.of(d.id)}
         if not moved:
             return
         found = self.accesses(loop)
-        for name in (*found.stores, *found.loads):
+        for name in dict.fromkeys((*found.stores, *found.loads)):
             old = self.windows.get(name) or self.env.buffers.get(name)
-            if old is not None and old.window is not None:
+            if old is not None and old.window is not None and (old.scope == "local" or loop.order != "par"):
                 sides = (tuple(tuple(p.subs(moved) for p in side) for side in axis) for axis in old.window)
                 window = tuple((low, high) for low, high in sides)
                 if window != old.window:

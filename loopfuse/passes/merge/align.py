@@ -15,19 +15,22 @@ from loopfuse.rewrite import Substitution, walk
 from loopfuse.sizes import ONE, ZERO, Poly
 
 
-def aligned(first: Loop, second: Loop, scope: Scope) -> tuple[Loop, Loop]:
-    """The two loops, an index of one split as the subscripts of the other ask; the same objects where nothing is."""
+def aligned(first: Loop, second: Loop, scope: Scope) -> tuple[Loop, Loop, dict[str, Poly]]:
+    """The two loops, an index of one split as the subscripts of the other ask, and what that index is now; the same
+    objects, and nothing, where none is."""
     mine, yours = {d.id: d for d in first.dims}, {d.id: d for d in second.dims}
     for store, load in dependences(first, second, scope):
         for axis in range(len(store.polys)):
             p, q = store.plain(axis), load.plain(axis)
             if p is None or q is None:
                 continue
-            if p.name in mine and (parts := _digits(q, yours, mine[p.name or ""], scope)):
-                return split(first, p.name or "", parts, q, scope), second
-            if q.name in yours and (parts := _digits(p, mine, yours[q.name or ""], scope)):
-                return first, split(second, q.name or "", parts, p, scope)
-    return first, second
+            if (name := p.name) in mine and (parts := _digits(q, yours, mine[name or ""], scope)):
+                made, value = split(first, name or "", parts, q, scope)
+                return made, second, {name or "": value}
+            if (name := q.name) in yours and (parts := _digits(p, mine, yours[name or ""], scope)):
+                made, value = split(second, name or "", parts, p, scope)
+                return first, made, {name or "": value}
+    return first, second, {}
 
 
 def _digits(poly: Poly, dims: dict[str, Dim], whole: Dim, scope: Scope) -> list[Dim]:
@@ -57,8 +60,8 @@ def _same(a: Poly, b: Poly, scope: Scope) -> bool:
     )
 
 
-def split(loop: Loop, index: str, parts: list[Dim], value: Poly, scope: Scope) -> Loop:
-    """The loop with an index replaced by others, of which `value` is made."""
+def split(loop: Loop, index: str, parts: list[Dim], value: Poly, scope: Scope) -> tuple[Loop, Poly]:
+    """The loop with an index replaced by others, of which `value` is made, and that in their new names."""
     taken = {d.id for s in walk((loop,)) if isinstance(s, Loop) for d in s.dims} | {d.id for d in parts}
     fresh: dict[str, str] = {}
     for part in parts:
@@ -70,4 +73,4 @@ def split(loop: Loop, index: str, parts: list[Dim], value: Poly, scope: Scope) -
         dims += [replace(p, id=fresh[p.id], span=dim.span) for p in parts] if dim.id == index else [dim]
     at = Substitution(indices={index: renamed})
     where = None if loop.where is None else at.expr(loop.where)
-    return replace(loop, dims=tuple(dims), body=at.body(loop.body), where=where)
+    return replace(loop, dims=tuple(dims), body=at.body(loop.body), where=where), renamed

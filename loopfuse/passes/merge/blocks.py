@@ -82,7 +82,8 @@ def join_loops(first: Loop, second: Loop, scope: Scope) -> Loop | None:
     used, _ = scope.names(second)
     if any(a.id in used.all for a in first.accs):
         return None  # a fold's value is complete only after its loop
-    first, second = aligned(first, second, scope)
+    whole = first, second
+    first, second, parts = aligned(first, second, scope)
     ordered = _absorbs(first, scope), _absorbs(second, scope)
     pairs = _in_order(first, second, ordered, pairing(first, second, scope))
     if not pairs or not _orders_whole(first, second, pairs):
@@ -95,7 +96,9 @@ def join_loops(first: Loop, second: Loop, scope: Scope) -> Loop | None:
     conditions = [None if loop.where == where else loop.where for loop in (first, second)]
     if any(c is not None and not rest for c, rest in zip(conditions, (rest_first, rest_second), strict=True)):
         return None  # a condition of one loop alone needs a loop of its own
-    scope.slide(given, pairs)
+    for loop in whole:
+        scope.slide(loop, parts)
+    scope.slide(given, {c: Poly.of(a) for c, a in pairs.items()})
     body = join(_rest(first, rest_first, conditions[0]), _rest(second, rest_second, conditions[1]), scope)
     dims = tuple(d for d in (first if ordered[0] else second).dims if d.id in shared)
     return Loop(dims, body, order, (*first.accs, *second.accs), where, span=first.span)
@@ -214,6 +217,7 @@ def interchange(outer: Loop, fold: Loop, scope: Scope) -> tuple[Loop, Block] | N
     copies = {s.id: scope.env.fresh(s.id) for s in before if isinstance(s, Let)}
     rest = _arrays((*before, *after), ids, subs)
     tail = Loop(outer.dims, rest, span=outer.span)
+    scope.slide(tail, {old: Poly.of(new) for old, new in fresh.items()})
     (tail_renamed,) = rename((tail,), fresh | copies)
     return turned, (tail_renamed,)
 

@@ -198,7 +198,8 @@ class _Instances:
         for _, poly in indices:
             mine = [n for n in poly.names if n in dims]
             named += mine
-            plain = all(poly.degree(n) == 1 and _whole(poly.coefficient(n)) for n in mine)
+            inside = {n for q in poly.quotients() for n in q.num.names | q.den.names}  # `j % 8` repeats its values
+            plain = all(poly.degree(n) == 1 and _whole(poly.coefficient(n)) and n not in inside for n in mine)
             if len(mine) > 1 or not plain or not poly.names - set(mine) <= self.scope.env.sizes.keys():
                 raise _refuse("instances", f"`{self.name}` is read at a mixture of indices", load)
         if sorted(named) != sorted(dims):

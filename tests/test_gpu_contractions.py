@@ -1,0 +1,105 @@
+"""Contractions on a GPU against the reference: every layout, epilogue and type, by warpgroups and as for older devices, at
+extents that divide nothing; the same bits in every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpu_cases import Judge
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_emit_contractions import SCRIPTS, TILES, only
+
+from loopfuse import driver
+from loopfuse.bind import Given
+from loopfuse.cuda import engine
+from loopfuse.diag import Source
+from loopfuse.emit.contractions import Choice
+from loopfuse.passes import Options
+
+pytestmark = pytest.mark.gpu
+ARCHES = ("", "sm_80")  # as the device is, and as if it had no products of warpgroups
+EXTENTS = (1, 2, 7, 8, 16, 63, 64, 65, 127, 128, 136, 200, 257, 264)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu() -> None:
+    """Skips every test where there is no GPU, and says why."""
+    if why := engine.usable():
+        pytest.skip(why)
+
+
+@contextmanager
+def written_for(arch: str) -> Iterator[None]:
+    """Kernels are written as for an architecture, for the block."""
+    opened = engine.open_engine()
+    was = opened.model
+    if arch:
+        opened.model = replace(was, arch=arch)
+    try:
+        yield
+    finally:
+        opened.model = was
+
+
+def judged(text: str, sizes: dict[str, int], seed: int = 0) -> None:
+    lowered = driver.lower_program(driver.compile_source(Source("product", text)).typed)
+    optimised = driver.optimise(lowered, Options(sizes=sizes))
+    bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=seed, fill=True))
+    first = driver.execute(optimised, bound, backend="cuda").buffers
+    again = driver.execute(optimised, bound, backend="cuda").buffers
+    for name, found in first.items():
+        assert np.array_equal(found.view(np.uint8), again[name].view(np.uint8)), f"`{name}` differs from call to call"
+    problem = Judge(lowered, bound).verdict(first)
+    assert not problem, problem
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts(name: str, arch: str) -> None:
+    text, sizes = SCRIPTS[name]
+    with written_for(arch):
+        judged(text, sizes)
+        judged(text, {n: 3 * size + 8 if n in "MNK" and size > 8 else size for n, size in sizes.items()}, 1)
+
+
+@pytest.mark.parametrize("choice", TILES, ids=str)
+@pytest.mark.parametrize("name", ["residual", "columns of a map", "dual"])
+def test_tiles(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the tile is not what would be chosen."""
+    only(monkeypatch, choice)
+    judged(SCRIPTS[name][0], {"M": 1000, "N": 520, "K": 328})
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_product(arch: str, data: st.DataObject) -> None:
+    """Layouts, types, batches, epilogues and extents as they come."""
+    dtype = data.draw(st.sampled_from(["bf16", "f16", "f32", "f64", "i8", "i32"]))
+    batch = data.draw(st.sampled_from(["", "B, "]))
+    left, right = data.draw(st.sampled_from(["M, K", "K, M"])), data.draw(st.sampled_from(["K, N", "N, K"]))
+    sizes = {n: data.draw(st.sampled_from(EXTENTS)) for n in "MNK"} | (
+        {"B": data.draw(st.integers(1, 3))} if batch else {}
+    )
+    exact = dtype[0] == "i"
+    wide = {"i8": "i32", "i32": "i32", "f64": "f64"}.get(dtype, "f32")
+    b = "b, " if batch else ""
+    term = f"{wide}(a[{b}{left.lower().replace('m', 'i')}]) * {wide}(w[{b}{right.lower().replace('n', 'j')}])"
+    pragma = "pragma tf32\n" if dtype == "f32" and data.draw(st.booleans()) else ""
+    text = f"{pragma}input a: {dtype}[{batch}{left}]\ninput w: {dtype}[{batch}{right}]\ninput c: {dtype}[N]\n"
+    text += f"input r: {dtype}[{batch}M, N]\nlet h[{b}i, j] = sum({term} for k)\n"
+    epilogue = data.draw(st.sampled_from(["plain", "bias", "residual", "columns", "rows"]))
+    if epilogue == "plain" or exact:
+        text += "output h\n"
+    elif epilogue in ("bias", "residual"):
+        more = f" + {wide}(r[{b}i, j])" if epilogue == "residual" else ""
+        text += f"output o[{b}i, j] = {dtype}(maximum(h[{b}i, j] + {wide}(c[j]), 0){more})\n"
+    else:
+        text += f"output s = {'max' if epilogue == 'rows' else 'sum'}(h, axis={-1 if epilogue == 'rows' else -2})\n"
+    with written_for(arch):
+        judged(text, sizes, data.draw(st.integers(0, 99)))
