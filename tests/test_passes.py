@@ -32,6 +32,7 @@ from tests.test_lower_random import Maker, random_array
 
 QUICK = [p for p in SCRIPTS if p.parent.name == "scripts"]
 PATTERNS = sorted((ROOT / "fusion").glob("*.lf"))
+TASKS = [p for p in sorted((ROOT / "scripts" / "tasks").glob("*.lf")) if p.stem != "nn"]  # a module
 NOTHING = TypedProgram("p", (), (), (), (), (), (), ())
 MOST = 60_000  # elements of all inputs of a case of the full sweep
 
@@ -53,6 +54,17 @@ def test_scripts_agree_after_every_pass(path: Path) -> None:
 def test_patterns_agree_after_every_pass(path: Path) -> None:
     """The sizes that fusion assumes are large, so that its decisions are not those of the data's small sizes."""
     check(*lowered_script(path), Options(), ranges=False)
+
+
+@pytest.mark.parametrize("small", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["assumed", "small"])
+@pytest.mark.parametrize("path", TASKS, ids=lambda p: p.stem)
+def test_tasks_stay_valid_after_every_pass(path: Path, small: bool) -> None:
+    """At sizes that fusion assumes, and at small ones, where it decides otherwise; their results are for the slow tests."""
+    typed = compile_source(Source(path.name, path.read_text("utf-8")), search=path.parent).typed
+    program = lower_program(typed).program
+    rng = Random(path.stem)
+    sizes = {s.id: rng.choice([1, 2, 3, 5, 9, 16]) for s in program.sizes if s.value is None} if small else {}
+    run_passes(program, PIPELINE, Options(sizes=sizes))
 
 
 RECURRENCES = """input x: f32[T, N]

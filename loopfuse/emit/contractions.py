@@ -121,18 +121,22 @@ def fitted(whole: Contraction, parts: Leaves, choice: Choice, ring: list[Operand
 # -- which tile -------------------------------------------------------------------------------------------------------
 
 MOST_RESULTS = 128  # registers of results a thread, but where nothing else is wanted of it
+FEW_RESULTS = 64  # the same where that has spilled, by the registers that are left to plan for
+SPILLED = 100
 
 
 def choices(whole: Contraction, parts: Leaves) -> Iterator[Choice]:
     """Tiles, the best first by what they should take."""
     each = len(whole.units)
     residual = any(parts.flat(load) is not None for load in parts.loads())
+    budget = whole.job.budget
+    most = FEW_RESULTS if budget < SPILLED else MOST_RESULTS if budget < 255 or each > 1 else 255
     found: dict[Choice, float] = {}
     for tile in WARPGROUP:
         results = tile.accumulators(1)
         if tile.columns % ((64 if tile.pingpong else 8) * each):
             continue
-        if results > MOST_RESULTS and (each > 1 or whole.job.budget < 255):
+        if results > most:
             continue
         slots = 2 if not tile.pingpong or (residual and results > MOST_RESULTS) else 4 if results <= MOST_RESULTS else 3
         for split in SPLITS if not tile.pingpong else (1,):

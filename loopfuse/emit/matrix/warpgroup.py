@@ -27,10 +27,8 @@ GROUP = 16  # rows of tiles that are gone through together, so that what they sh
 LAG = 2  # stages by which the second of two consumers of a tile starts later, so that one multiplies while one writes
 PRODUCER_REGISTERS = {True: 24, False: 40}  # by whether the consumers need the most there are
 CONSUMER_REGISTERS = {True: 240, False: 232}
-SPILL = (
-    128  # bytes that a thread with so many may keep in memory: such a tile is faster than a smaller one all the same
-)
 MANY_RESULTS = 160  # registers of results from which on they do
+SPILL = 128  # bytes that a thread with so many may keep in memory: a smaller tile is slower all the same
 
 
 class Kernel(Results):
