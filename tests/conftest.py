@@ -17,9 +17,9 @@ settings.load_profile("repeatable")
 # Suites of kernels that a CPU runs, each compiled first: of the cases of a test every so-manieth is of `make test`, all of
 # them are of `make test-all`.
 SAMPLED = {
-    "test_emit_contractions": 3, "test_emit_threads": 5, "test_emit_warps": 4, "test_emit_fragments": 4,
-    "test_emit_row_products": 5, "test_emit_rows": 3, "test_emit_columns": 2, "test_emit_maps": 2, "test_emit_scatters": 2,
-    "test_emulator_matrix": 2, "test_emulated_programs": 2,
+    "test_emit_contractions": 6, "test_emit_threads": 10, "test_emit_warps": 8, "test_emit_fragments": 8,
+    "test_emit_row_products": 8, "test_emit_rows": 6, "test_emit_columns": 4, "test_emit_maps": 4, "test_emit_scatters": 4,
+    "test_emulator_matrix": 3, "test_emulated_programs": 4, "test_emulated_ops": 3, "test_instances": 3,
 }  # fmt: skip
 FEW_CASES = 5  # of a test that are all of `make test`
 

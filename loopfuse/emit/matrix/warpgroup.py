@@ -20,6 +20,7 @@ from loopfuse.emit.matrix.leaves import Leaves
 from loopfuse.emit.matrix.results import FIRST_GROUP, Results, followed
 from loopfuse.emit.matrix.shape import Contraction
 from loopfuse.emit.matrix.tiling import warpgroups
+from loopfuse.emit.rows_vectors import used
 from loopfuse.ir import Store
 from loopfuse.sizes import ONE, Poly
 
@@ -266,6 +267,7 @@ class Kernel(Results):
         w, form = self.w, self.form
         n = w.names.fresh
         self.mine, self.thread, self.slot, self.phase = n("mine"), n("thread"), n("slot"), n("phase")
+        top = len(w.lines)
         w.line(f"const int {self.mine} = {self.group} - 1;")
         w.line(f"const int {self.thread} = threadIdx.x % 128;")
         self.epilogue = self.elements()
@@ -311,6 +313,8 @@ class Kernel(Results):
             self.free()
         if self.staged:
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
+        if not used(self.mine, w.lines[top + 1 :]):  # a single consumer
+            del w.lines[top]
         return more
 
     def ahead(self) -> None:
