@@ -14,14 +14,16 @@ settings.register_profile("explore", max_examples=300, deadline=None)
 settings.load_profile("repeatable")
 
 
-# Suites of kernels that a CPU runs, each compiled first: of the cases of a test every so-manieth is of `make test`, all of
-# them are of `make test-all`.
+# Suites of kernels that a CPU runs, each compiled first, and a few long tests: of the cases of a test every so-manieth is of
+# `make test`, all of them are of `make test-all`.
 SAMPLED = {
     "test_emit_contractions": 6, "test_emit_threads": 10, "test_emit_warps": 8, "test_emit_fragments": 8,
     "test_emit_row_products": 8, "test_emit_rows": 6, "test_emit_columns": 4, "test_emit_maps": 4, "test_emit_scatters": 4,
-    "test_emulator_matrix": 3, "test_emulated_programs": 4, "test_emulated_ops": 3, "test_instances": 3,
+    "test_emulator_matrix": 3, "test_emulated_programs": 5, "test_emulated_ops": 3, "test_instances": 4,
+    "test_passes::test_tasks_stay_valid_after_every_pass": 5, "test_merge::test_windows_of_local_arrays_follow_every_index": 3,
+    "test_planted": 2, "test_random_sizes": 2,
 }  # fmt: skip
-FEW_CASES = 5  # of a test that are all of `make test`
+FEW_CASES = 3  # of a test that are all of `make test`
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,11 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what `make test` leaves to `make test-all`."""
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.module.__name__ in SAMPLED:
-            cases.setdefault((item.module.__name__, item.originalname), []).append(item)
-    for (module, _), found in cases.items():
+        if isinstance(item, pytest.Function):
+            module = item.module.__name__.rsplit(".", 1)[-1]
+            cases.setdefault((module, f"{module}::{item.originalname}"), []).append(item)
+    for (module, test), found in cases.items():
+        every = SAMPLED.get(test) or SAMPLED.get(module, 1)
         for number, item in enumerate(found if len(found) > FEW_CASES else ()):
-            if number % SAMPLED[module]:
+            if number % every:
                 item.add_marker(pytest.mark.slow)
 
 

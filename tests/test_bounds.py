@@ -80,7 +80,7 @@ def check_honest(program: Program, inputs: dict[str, Array], sizes: dict[str, in
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_programs(data: st.DataObject) -> None:
     program = data.draw(ir_programs())
     # What reads a float's bits, or a NaN's, has no wide counterpart.

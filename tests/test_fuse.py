@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_strategies import ir_inputs, ir_programs
 from pass_checks import SCRIPTS, apply, assert_same, lowered_script, text
@@ -70,6 +70,7 @@ def plan_sizes(program: Program, sizes: dict[str, int]) -> dict[str, int]:
     return {**sizes, **{s.id: 3 for s in program.sizes if s.origin == "plan"}}
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(data=st.data())
 def test_random_programs_keep_every_bit(data: st.DataObject) -> None:
     program = data.draw(ir_programs())
