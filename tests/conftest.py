@@ -18,8 +18,8 @@ settings.load_profile("repeatable")
 # `make test`, all of them are of `make test-all`.
 SAMPLED = {
     "test_emit_contractions": 6, "test_emit_threads": 10, "test_emit_warps": 8, "test_emit_fragments": 8,
-    "test_emit_row_products": 8, "test_emit_rows": 6, "test_emit_columns": 4, "test_emit_maps": 4, "test_emit_scatters": 4,
-    "test_emulator_matrix": 3, "test_emulated_programs": 5, "test_emulated_ops": 3, "test_instances": 4,
+    "test_emit_row_products": 8, "test_emit_rows": 9, "test_emit_columns": 6, "test_emit_maps": 7, "test_emit_scatters": 6,
+    "test_emulator_matrix": 3, "test_emulated_programs": 7, "test_emulated_ops": 5, "test_instances": 4,
     "test_passes::test_tasks_stay_valid_after_every_pass": 5, "test_merge::test_windows_of_local_arrays_follow_every_index": 3,
     "test_planted": 2, "test_random_sizes": 2,
 }  # fmt: skip
