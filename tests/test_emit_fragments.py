@@ -11,6 +11,7 @@ import pytest
 from emulator import EmulatorError, available, build
 from gpu_cases import Judge
 from test_cuda_arches import assert_compiles
+from test_emit_rows import results
 
 from loopfuse import driver
 from loopfuse.bind import Given
@@ -73,12 +74,7 @@ def judged(text: str, sizes: Mapping[str, int], dynamic: bool = False, device: D
     code = emit(optimised.program, sizes, device, dynamic=dynamic, only="contraction")
     assert any("wgmma" in k.why for k in code.kernels), code.refusals
     bound = driver.bind_program(lowered.typed, Given({}, dims=dict(sizes), seed=0, fill=True))
-    arrays = driver.run_inputs(optimised, bound)
-    inputs, params = ({id: arrays[id] for id in ids} for ids in (code.inputs, code.params))
-    outputs = {
-        b.id: (b.dtype, [int(p.value(sizes)) for p in b.shape]) for b in optimised.program.buffers if b.role == "out"
-    }
-    found = build(code).check(inputs, params, {n: sizes[n] for n in code.sizes}, outputs)
+    found = results(code, optimised.program, driver.run_inputs(optimised, bound), sizes)
     assert not (problem := Judge(lowered, bound).verdict(found)), problem
     return code
 

@@ -112,7 +112,7 @@ def test_tiles_come_and_go(which: str) -> None:
     lf_tile_store{rank}(&y, lf_shared, {coordinates});
     lf_tile_store_end();
     lf_tile_store_read<0>();
-    lf_tile_store_wait<0>();
+    lf_tile_store_read<0>();
   }}"""
     inner = tuple(reversed(box))
     c = program(
@@ -421,19 +421,6 @@ def test_products_of_warps(kind: str) -> None:
     y = build(c).check({"a": a, "b": b}, {}, {}, {"y": (result, (16, 8))}, ORDERS)["y"]
     start = np.tile(np.array([[1, 2], [3, 4]]).repeat(8, 0), (1, 4))
     assert np.array_equal(y, start + 2 * (a.astype(result) @ b.astype(result).T))
-
-
-def test_products_of_doubles() -> None:
-    body = """  int g = threadIdx.x / 4, q = threadIdx.x % 4;
-  double d[2] = {0.5, 0.25};
-  lf_mma_8x8_f64(d, a[g * 4 + q], b[q * 8 + g]);
-  y[g * 8 + 2 * q] = d[0];
-  y[g * 8 + 2 * q + 1] = d[1];"""
-    c = program("const double* a, const double* b, double* y", body, (Pointer("a"), Pointer("b"), Pointer("y")),
-                ("a", "b"), 32)  # fmt: skip
-    a, b = small((8, 4), np.float64), small((4, 8), np.float64, 2)
-    y = build(c).check({"a": a, "b": b}, {}, {}, {"y": (np.float64, (8, 8))}, ORDERS)["y"]
-    assert np.array_equal(y, np.tile([0.5, 0.25], 4) + a @ b)
 
 
 def test_matrices_of_shared_memory() -> None:

@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(64) copy_tiles(const __grid_constan
   if (threadIdx.x == 0) {
     lf_tile_store2(&to, lf_shared, column, row);
     lf_tile_store_end();
-    lf_tile_store_wait<0>();
+    lf_tile_store_read<0>();
   }
 }
 """

@@ -69,10 +69,7 @@ MATRIX: dict[str, str] = {
     },
     **{name: _tile(name, r) for r in RANKS for name in (f"lf_tile_load{r}", f"lf_tile_store{r}")},
     "lf_tile_store_end": _inline("void lf_tile_store_end()", "emu_tile_store_end();"),
-    **{
-        name: _inline(f"void {name}()", "emu_tile_store_wait(N);", "template <int N> ")
-        for name in ("lf_tile_store_read", "lf_tile_store_wait")
-    },
+    "lf_tile_store_read": _inline("void lf_tile_store_read()", "emu_tile_store_wait(N);", "template <int N> "),
     "lf_async_fence": _inline("void lf_async_fence()", "emu_async_fence();"),
     "lf_tile_prefetch": _inline("void lf_tile_prefetch(const lf_map* map)", "emu_tile_prefetch(map);"),
     **{
@@ -97,7 +94,6 @@ MATRIX: dict[str, str] = {
     "lf_load_matrix4": _load("lf_load_matrix4", 0),
     "lf_load_matrix4_t": _load("lf_load_matrix4_t", 1),
     **{f"lf_mma_16x8_{kind}": _warp(kind) for kind in WARP},
-    "lf_mma_8x8_f64": _inline("void lf_mma_8x8_f64(double (&d)[2], double a, double b)", "emu_mma_double(d, a, b);"),
     **{
         f"lf_stage{width}_if": _inline(
             f"void lf_stage{width}_if(void* to, const void* from, bool inside)",

@@ -266,17 +266,6 @@ void multiply_warp(Warp&, u64* lanes) {
     for (unsigned n = 0; n < 4; ++n) ((const Operands*)lanes[l])->d[n] = sum_of(l, n);
 }
 
-struct Doubles { double *d, a, b; };
-
-void multiply_doubles(Warp&, u64* lanes) {
-  for (unsigned l = 0; l < 32; ++l)
-    for (unsigned e = 0; e < 2; ++e) {
-      double& d = ((Doubles*)lanes[l])->d[e];
-      for (unsigned k = 0; k < 4; ++k)
-        d = __builtin_fma(((Doubles*)lanes[l / 4 * 4 + k])->a, ((Doubles*)lanes[(l % 4 * 2 + e) * 4 + k])->b, d);
-    }
-}
-
 struct Matrices {
   unsigned char* row;
   unsigned* words;
@@ -375,11 +364,6 @@ extern "C" void emu_mma_wait(int left) {
 extern "C" void emu_mma_warp(const char* what, int kind, void* d, const unsigned* a, const unsigned* b) {
   Operands mine{(Kind)kind, (unsigned*)d, a, b};
   meet(what, ~0u, (u64)(uintptr_t)&mine, multiply_warp);
-}
-
-extern "C" void emu_mma_double(double* d, double a, double b) {
-  Doubles mine{d, a, b};
-  meet("lf_mma_8x8_f64", ~0u, (u64)(uintptr_t)&mine, multiply_doubles);
 }
 
 extern "C" void emu_matrix_move(const char* what, const void* p, unsigned* words, int how) {

@@ -330,7 +330,7 @@ extern "C" void emu_tile_store_end() {
 }
 
 extern "C" void emu_tile_store_wait(int left) {
-  me_in("lf_tile_store_wait");
+  me_in("lf_tile_store_read");
   finish_stores((unsigned)left);
 }
 

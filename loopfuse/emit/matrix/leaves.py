@@ -70,11 +70,6 @@ class Leaves:
         """The outputs of an element."""
         return [s for s in self.body if isinstance(s, Store) and not s.absorb]
 
-    @property
-    def absorbs(self) -> list[Store]:
-        """What an element adds to the folds round it."""
-        return [s for s in self.body if isinstance(s, Store) and s.absorb]
-
     def loads(self) -> list[Load]:
         """What elements load by themselves, each once."""
         found = [e for s in self.body for root in _roots(s) for e in subexprs(root) if isinstance(e, Load)]

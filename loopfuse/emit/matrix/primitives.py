@@ -157,9 +157,6 @@ __device__ __forceinline__ void lf_send(T* to, T value, unsigned long long* bar,
     "lf_tile_store_read": """template <int N> __device__ __forceinline__ void lf_tile_store_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
 }""",
-    "lf_tile_store_wait": """template <int N> __device__ __forceinline__ void lf_tile_store_wait() {
-  asm volatile("cp.async.bulk.wait_group %0;" :: "n"(N) : "memory");
-}""",
     # What threads wrote to shared memory becomes visible to copies of tiles and to the matrix units.
     "lf_async_fence": _I + """void lf_async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }""",
     "lf_tile_prefetch": _I + """void lf_tile_prefetch(const lf_map* map) {
@@ -209,9 +206,5 @@ __device__ __forceinline__ void lf_send(T* to, T value, unsigned long long* bar,
     "lf_load_matrix4": _matrix("", "lf_load_matrix4"),
     "lf_load_matrix4_t": _matrix(".trans", "lf_load_matrix4_t"),
     **{f"lf_mma_16x8_{kind}": _warp(kind) for kind in WARP},
-    "lf_mma_8x8_f64": _I + """void lf_mma_8x8_f64(double (&d)[2], double a, double b) {
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-    : "+d"(d[0]), "+d"(d[1]) : "d"(a), "d"(b));
-}""",
     **{f"lf_stage{width}_if": _stage(width) for width in (16, 8, 4)},
 }  # fmt: skip
