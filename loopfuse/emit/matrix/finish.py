@@ -11,6 +11,7 @@ from loopfuse.emit.rows_vectors import digits
 from loopfuse.emit.serial import Serial
 from loopfuse.emit.writer import state_bytes, state_type
 from loopfuse.ir import Acc
+from loopfuse.ops import MONOIDS
 from loopfuse.sizes import ONE, Poly
 
 LANES = 32  # results side by side of a block
@@ -76,7 +77,7 @@ class Parts:
             w.line(f"const {w.index} {w.names(index)} = {text if low_ == '0' else f'{low_} + {text}'};")
         for acc in self.accs:
             serial.accs[acc.id] = acc
-            if w.places.get(acc.id) is None and acc.monoid in ("argmax", "argmin"):
+            if MONOIDS[acc.monoid].positional:
                 w.alias[acc.id] = f"{w.names(acc.id)}.at"
         for top in whole.tops:
             serial.let(top)
