@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loopfuse.api import CheckResult, Compiled, Lowered, PassRecord, Program, check, compile, parse, run
+    from loopfuse.api import Compiled, Lowered, PassRecord, Program, check, compile, parse, run
+    from loopfuse.checking import CheckResult
     from loopfuse.diag import CompilerError, Diagnostic, MachineError
     from loopfuse.diag import UserError as Error
     from loopfuse.results import Record
@@ -30,7 +31,7 @@ def __getattr__(name: str) -> object:
     if name == "passes":
         return import_module("loopfuse.passes")
     home = "diag" if name in ("Error", "CompilerError", "Diagnostic", "MachineError") else "api"
-    home = "results" if name == "Record" else home
+    home = {"Record": "results", "CheckResult": "checking"}.get(name, home)
     return getattr(import_module(f"loopfuse.{home}"), "UserError" if name == "Error" else name)
 
 

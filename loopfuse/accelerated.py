@@ -20,6 +20,7 @@ from loopfuse.cuda.version import program_key
 from loopfuse.diag import UserError, error
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
+from loopfuse.lock import Lock
 from loopfuse.printer import print_program
 
 MOST = 32  # signatures that are kept loaded
@@ -43,14 +44,14 @@ class Signature:
 class Accelerated:
     """The kernels of a lowered program by signature.
 
-    With `dynamic` one set of kernels serves all sizes; decisions are then made for those of the first call.
+    With `dynamic` one set of kernels serves all sizes; decisions are then made for those of the first call. `lock`: the
+    tiles to take.
     """
 
-    def __init__(
-        self, lowered: driver.Lowered, passes: str, freeze: Sequence[str], dynamic: bool, ordinal: int = 0
-    ) -> None:
+    def __init__(self, lowered: driver.Lowered, passes: str, freeze: Sequence[str], dynamic: bool, ordinal: int = 0,
+                 lock: Lock | None = None) -> None:  # fmt: skip
         self.lowered, self._passes, self._freeze, self._dynamic = lowered, passes, tuple(freeze), dynamic
-        self._ordinal = ordinal
+        self._ordinal, self._chosen = ordinal, lock
         self._lock = threading.RLock()
         self._known: OrderedDict[tuple[object, ...], tuple[Loaded, dict[str, Array]]] = OrderedDict()
         self.signatures: list[Signature] = []
@@ -87,18 +88,20 @@ class Accelerated:
         engine, program = self.engine, self.lowered.program
         key = "" if self._freeze else program_key(
             {"program": print_program(program)}, signature=dict(fixed), device=engine.model, numerics=program.numerics,
-            options=(self._passes, self._dynamic, engine.device.arch),
+            options=(self._passes, self._dynamic, engine.device.arch, engine.tiles(self._chosen)),
         )  # fmt: skip
         stored = engine.cache.program(key, self._sources()) if key else None
         self.signatures.append(Signature(tuple(fixed.items()), self._dynamic, "in the cache" if stored else "compiled"))
         if stored is not None:
+            engine.tell(self._chosen, stored.code)
             with driver.guard("cuda"):
                 return Loaded(engine.device, stored.code, stored.binaries, program.buffers), {}
         optimised = optimise(bound)
         if unmet := optimised.unmet:
             raise UserError(unmet)
         with driver.guard("cuda", lambda: print_program(optimised.program)):
-            return engine.load(optimised.program, bound.sizes, dynamic=self._dynamic, key=key), optimised.frozen
+            loaded = engine.load(optimised.program, bound.sizes, dynamic=self._dynamic, key=key, lock=self._chosen)
+            return loaded, optimised.frozen
 
     def _sources(self) -> list[Any]:
         """The texts that faults point into."""
@@ -248,11 +251,11 @@ def stand_ins(
         seen = view(value, 0)
         assert isinstance(seen, View)
         wanted = name in checked or buffers[name] in checked
-        shown[name] = _fetched(value) if wanted else np.broadcast_to(np.zeros((), seen.dtype.numpy), seen.shape)
+        shown[name] = fetched(value) if wanted else np.broadcast_to(np.zeros((), seen.dtype.numpy), seen.shape)
     return shown, kept
 
 
-def _fetched(value: Any) -> Array:
+def fetched(value: Any) -> Array:
     """The values of a device array."""
     if isinstance(value, DeviceArray):
         return value.numpy()

@@ -10,6 +10,7 @@ print(prog.lower().diff("lower", "fuse"))
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,19 +20,24 @@ from typing import Any
 
 import numpy as np
 
-from loopfuse import agreement, driver, implied
+from loopfuse import driver, implied
 from loopfuse.accelerated import Accelerated, BoundCall, is_on_device, outputs_given, stand_ins
 from loopfuse.accelerated import Given as DeviceGiven
+from loopfuse.bench.measuring import Subject
+from loopfuse.bench.tuning import Tuned, keep, sizes_text, tune
 from loopfuse.bind import Bound, Given, show_type
+from loopfuse.checking import CheckResult, compared
 from loopfuse.decisions import Decision
-from loopfuse.diag import CompilerError, Diagnostic, Source, UserError, error
+from loopfuse.diag import Diagnostic, Source, UserError, error, render
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
 from loopfuse.ir import Program as IR
+from loopfuse.lock import Lock, lock_path, read_lock
 from loopfuse.passes import Options, Remark, selection
 from loopfuse.printer import print_program
 from loopfuse.requires import require_text
 from loopfuse.results import Result, result
+from loopfuse.tolerance import Tolerance
 from loopfuse.views.diff import diff, text
 
 
@@ -53,8 +59,8 @@ class Signature:
 class Program:
     """A checked script. Printing it shows its signature; calling it runs it."""
 
-    def __init__(self, checked: driver.Checked, base: Path) -> None:
-        self._checked, self._base = checked, base
+    def __init__(self, checked: driver.Checked, base: Path, path: Path | None = None) -> None:
+        self._checked, self._base, self._path = checked, base, path
 
     @property
     def name(self) -> str:
@@ -111,13 +117,14 @@ class Program:
         """The program as loop IR."""
         return Lowered(self, driver.lower_program(self._typed))
 
-    def compile(self, *, passes: str = "default", freeze: Sequence[str] = (), dynamic: bool = False) -> Compiled:
+    def compile(self, *, passes: str = "default", freeze: Sequence[str] = (), dynamic: bool = False,
+                lock: bool = True) -> Compiled:  # fmt: skip
         """The program as a function of arrays.
 
         `passes` as for `--passes`; `freeze` names inputs whose first arrays are taken to be constant; `dynamic`: one set
-        of kernels for all extents.
+        of kernels for all extents; `lock`: whether the lock file of a script counts (see `Compiled.tune`).
         """
-        return Compiled(self.lower(), passes, freeze, dynamic)
+        return Compiled(self.lower(), passes, freeze, dynamic, lock)
 
     def __call__(self, *arrays: object, **named: object) -> Result:
         """Run on arrays; see `Compiled.__call__`."""
@@ -245,11 +252,15 @@ class Compiled:
     MOST = 32  # sets of extents that are kept
 
     def __init__(self, lowered: Lowered, passes: str = "default", freeze: Sequence[str] = (),
-                 dynamic: bool = False) -> None:  # fmt: skip
+                 dynamic: bool = False, lock: bool = True) -> None:  # fmt: skip
         selection(passes)
-        self.lowered, self._passes, self._freeze = lowered, passes, tuple(freeze)
+        self.lowered, self._passes, self._freeze, self._dynamic = lowered, passes, tuple(freeze), dynamic
         self._known: dict[tuple[int, ...], driver.Optimised] = {}
-        self._accelerated = Accelerated(lowered._lowered, passes, freeze, dynamic)
+        path = lowered.program._path
+        self._open(read_lock(lock_path(path), _warn) if lock and path is not None else None)
+
+    def _open(self, lock: Lock | None) -> None:
+        self._accelerated = Accelerated(self.lowered._lowered, self._passes, self._freeze, self._dynamic, lock=lock)
 
     @property
     def program(self) -> Program:
@@ -280,6 +291,25 @@ class Compiled:
         call = _call(self.lowered._lowered.typed, self.program._base, arrays, {"backend": "cuda", **named})
         return self._accelerated.bind(call.bound, replace(call.given, bound=True), self._optimised)
 
+    def tune(self, *arrays: object, **named: object) -> Sequence[Tuned]:
+        """Time tiles of the matrix products on these arrays, and use the best from now on: they are kept in `script.lf.lock`
+        next to the script, where later programs find them. Gives what was found, a kernel each.
+
+        Arguments as of a call. Raises `lf.Error` for a program that is no file's, `lf.MachineError` without a GPU.
+        """
+        path = self.program._path
+        if path is None:
+            raise UserError(error("LF0515", "the lock file stands next to the script, and this program is a text",
+                                  fix='lf.compile(Path("s.lf"))'))  # fmt: skip
+        call = _call(self.lowered._lowered.typed, self.program._base, arrays, {**named, "backend": "cuda"})
+        subject = Subject(
+            path.name, self.lowered._lowered, call.bound, self._passes, freeze=self._freeze, dynamic=self._dynamic
+        )
+        found = tune(subject, self._optimised(call.bound), arrays=call.given.arrays)
+        keep(path, found, [sizes_text(subject)], _warn)
+        self._open(read_lock(lock_path(path), _warn))
+        return found
+
     @property
     def specialisations(self) -> tuple[str, ...]:
         """For what extents kernels were made so far, and why."""
@@ -302,34 +332,6 @@ class Compiled:
         return f"<loopfuse.Compiled {self.program.name}>"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """What `check` found: a row for each pass that ran, the last of which may disagree."""
-
-    rows: tuple[agreement.Row, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether the results are the same, to the bit or within the derived bound, after every pass."""
-        return all(row.agrees for row in self.rows)
-
-    @property
-    def undecided(self) -> int:
-        """The most elements that could not be judged after a pass."""
-        return max((row.verdict.undecided for row in self.rows), default=0)
-
-    def raise_if_bad(self) -> None:
-        """Raise `CompilerError` that names the first pass whose results differ."""
-        for row in self.rows:
-            if not row.agrees:
-                raise CompilerError(
-                    row.name, row.verdict.problem, print_program(row.stage.program) if row.stage else ""
-                )
-
-    def __str__(self) -> str:
-        return "\n".join(f"{row.name}: {row.verdict.problem or 'agrees'}" for row in self.rows)
-
-
 # -- short forms ------------------------------------------------------------------------------------------------------
 
 
@@ -340,13 +342,18 @@ def parse(source: str | Path, *, name: str | None = None, sizes: Mapping[str, in
     """
     if isinstance(source, Path):
         text = driver.read_source(source)
-        text, base = Source(name or text.name, text.text), source.parent
+        text, base, path = Source(name or text.name, text.text), source.parent, source
     elif isinstance(source, str):
         _refuse_file_name(source)
-        text, base = Source(name or "<string>", source), Path()
+        text, base, path = Source(name or "<string>", source), Path(), None
     else:
         raise TypeError(f"a script is a str or a Path, not {type(source).__name__}")
-    return Program(driver.compile_source(text, sizes=_integers("sizes", sizes), search=base), base)
+    return Program(driver.compile_source(text, sizes=_integers("sizes", sizes), search=base), base, path)
+
+
+def _warn(found: Diagnostic) -> None:
+    """What is wrong with a lock file, to whoever hears Python's warnings: the program runs without it."""
+    warnings.warn(render(found), stacklevel=4)
 
 
 def _integers(what: str, given: object) -> dict[str, int]:
@@ -367,17 +374,22 @@ def _refuse_file_name(text: str) -> None:
 
 
 def compile(source: str | Path, *, name: str | None = None, sizes: Mapping[str, int] | None = None,
-            passes: str = "default", freeze: Sequence[str] = (), dynamic: bool = False) -> Compiled:  # fmt: skip
+            passes: str = "default", freeze: Sequence[str] = (), dynamic: bool = False,
+            lock: bool = True) -> Compiled:  # fmt: skip
     """Check a script and lower it, ready to be called on arrays. The other options are those of `Program.compile`."""
-    return parse(source, name=name, sizes=sizes).compile(passes=passes, freeze=freeze, dynamic=dynamic)
+    return parse(source, name=name, sizes=sizes).compile(passes=passes, freeze=freeze, dynamic=dynamic, lock=lock)
 
 
-def check(program: Program | str | Path, inputs: Mapping[str, object] | None = None, *, every_pass: bool = False,
-          passes: str = "default", dims: Mapping[str, int] | None = None, seed: int = 0) -> CheckResult:  # fmt: skip
+def check(program: Program | str | Path, inputs: Mapping[str, object] | None = None, *, rtol: float | None = None,
+          atol: float | None = None, ulp: float | None = None, every_pass: bool = False,
+          backends: Sequence[str] = ("reference",), passes: str = "default", dims: Mapping[str, int] | None = None,
+          seed: int = 0) -> CheckResult:  # fmt: skip
     """Compare the results of the optimised program with those of the program as it was lowered.
 
     `inputs` are arrays by name, params among them; the others are made up. With `every_pass` the program is run after
-    each pass. Raises `lf.Error` for what is wrong with the script or the data.
+    each pass. `backends` run it: `reference`, `cuda`. Results must be the same bits where nothing rounds, else within
+    the derived bound; `rtol`, `atol` and `ulp` take the place of both (see `Tolerance`). Raises `lf.Error` for what is
+    wrong with the script or the data, `lf.MachineError` for a back end that is absent.
     """
     prog = program if isinstance(program, Program) else parse(program)
     typed = prog._typed
@@ -387,11 +399,8 @@ def check(program: Program | str | Path, inputs: Mapping[str, object] | None = N
     data = {n: v for n, v in data.items() if n not in names}
     bound = driver.bind_program(typed, Given(data, values, _integers("dims", dims), seed, fill=True))
     lowered = driver.lower_program(typed)
-    chosen = selection(passes)
     with driver.guard("check"):
-        if every_pass:
-            return CheckResult(tuple(agreement.every_pass(lowered, bound, chosen)))
-        return CheckResult((agreement.overall(lowered, bound, chosen),))
+        return compared(lowered, bound, selection(passes), every_pass, Tolerance(rtol, atol, ulp), backends)
 
 
 def run(source: str | Path, /, *arrays: object, **named: object) -> Result:

@@ -46,14 +46,14 @@ def draws(typed: TypedProgram, given: Given) -> tuple[Draw, ...]:
     first = bind(typed, replace(given, fill=True))
     found = [Draw(first)]
     if _elements(first) <= MOST_ELEMENTS:
-        found += _values(typed, given, first, 0, (_mild, _special))
+        found += revalued(typed, given, first, 0, (mild, special))
     free = unsettled(typed, given)
     for extents, kind in ((EQUAL, "equal extents"), ((1,), "extents of 1")):
         other = _sized(typed, given, free, extents) if free else None
         if other is not None and all(other.sizes != d.bound.sizes for d in found):
             found.append(Draw(other, kind))
             if extents is EQUAL:
-                found += [Draw(d.bound, f"{kind}, {d.kind}") for d in _values(typed, given, other, 1, (_special,))]
+                found += [Draw(d.bound, f"{kind}, {d.kind}") for d in revalued(typed, given, other, 1, (special,))]
     return tuple(found)
 
 
@@ -79,8 +79,9 @@ def _sized(typed: TypedProgram, given: Given, free: Sequence[str], extents: Sequ
     return None
 
 
-def _values(typed: TypedProgram, given: Given, base: Bound, turn: int, makers: Sequence[Maker]) -> list[Draw]:
-    """The base with other values in what was made up; `turn` and an input's place say what its first row is."""
+def revalued(typed: TypedProgram, given: Given, base: Bound, turn: int, makers: Sequence[Maker]) -> list[Draw]:
+    """The base with other values in what was made up, by each maker; `turn` and an input's place say what its first row
+    is. Elements that a domain forbids stay those of the base."""
     made = [i for i in typed.inputs if i.name not in given.inputs and base.inputs[i.buffer].size]
     dtypes = {b.id: b.dtype for b in typed.buffers}
     found: list[Draw] = []
@@ -92,7 +93,7 @@ def _values(typed: TypedProgram, given: Given, base: Bound, turn: int, makers: S
             arrays[entry.buffer] = maker(old, stream, turn + 3 * number)
         arrays = _allowed(typed, base, arrays)
         if any(arrays[i.buffer] is not base.inputs[i.buffer] for i in made):
-            found.append(Draw(Bound(base.sizes, arrays), KINDS[maker]))
+            found.append(Draw(Bound(base.sizes, arrays), KINDS.get(maker, "")))
     return found
 
 
@@ -110,7 +111,7 @@ def _allowed(typed: TypedProgram, base: Bound, arrays: dict[str, Array]) -> dict
     return arrays if held else dict(base.inputs)
 
 
-def _mild(old: Array, stream: np.random.Generator, turn: int) -> Array:
+def mild(old: Array, stream: np.random.Generator, turn: int) -> Array:
     """Numbers of few values, so that many are equal; of integers negative ones too."""
     if old.dtype.kind == "b":
         return old
@@ -127,7 +128,7 @@ def _integers(dtype: np.dtype[Any]) -> Array:
     return np.asarray([*values, info.max, info.min] if info.bits > 8 else values, dtype)
 
 
-def _special(old: Array, stream: np.random.Generator, turn: int) -> Array:
+def special(old: Array, stream: np.random.Generator, turn: int) -> Array:
     """Floats with infinities and NaN; a row is the last axis."""
     if not _is_float(old):
         return old
@@ -159,7 +160,7 @@ def _is_float(array: Array) -> bool:
     return array.dtype.kind not in "biu"
 
 
-KINDS: dict[Maker, str] = {_mild: "small numbers, ties, zeros of both signs", _special: "infinities and NaN"}
+KINDS: dict[Maker, str] = {mild: "small numbers, ties, zeros of both signs", special: "infinities and NaN"}
 
 
 def told(draw: Draw) -> str:

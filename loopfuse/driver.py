@@ -39,6 +39,7 @@ from loopfuse.frontend.lower import lower
 from loopfuse.frontend.typed import Check, Output, TypedProgram
 from loopfuse.generate import Array, parse_spec
 from loopfuse.ir import Program
+from loopfuse.lock import Lock
 from loopfuse.memory import default_limit, show_bytes
 from loopfuse.passes import Options, Pass, Stage, run_passes, selection
 from loopfuse.passes.fuse import expectations
@@ -292,10 +293,11 @@ class Outcome:
 
 
 def execute(lowered: Lowered | Optimised, bound: Bound, *, backend: str = "auto", limit: int | None = None,
-            progress: Progress | None = None, clock: Clock | None = None) -> Outcome:  # fmt: skip
+            progress: Progress | None = None, clock: Clock | None = None, lock: Lock | None = None) -> Outcome:  # fmt: skip
     """Run a lowered or optimised program on bound inputs; frozen arrays take the place of those that were bound.
 
-    `backend`: `reference`, `cuda`, or `auto`, the best there is. `limit`: bytes of the host that may be allocated.
+    `backend`: `reference`, `cuda`, or `auto`, the best there is. `limit`: bytes of the host that may be allocated. `lock`:
+    the tiles to take on a GPU.
     Raises `UserError` LF0509 for memory, LF0620 for an `expect` that the passes did not meet and LF0704 for reads and
     writes outside an array; `MachineError` for a back end that is absent.
     """
@@ -305,7 +307,7 @@ def execute(lowered: Lowered | Optimised, bound: Bound, *, backend: str = "auto"
     clock = clock or Clock()
     if chosen_backend(backend) == "cuda":
         with clock.time("cuda"), guard("cuda", lambda: print_program(lowered.program)):
-            outputs, faults = engine.open_engine().run(lowered.program, inputs, bound.sizes, clock.stages)
+            outputs, faults = engine.open_engine().run(lowered.program, inputs, bound.sizes, clock.stages, lock)
     else:
         allowed = default_limit() if limit is None else limit
         sizes = plan_sizes(lowered.program) | bound.sizes

@@ -21,7 +21,10 @@ SAMPLED = {
     "test_emit_row_products": 8, "test_emit_rows": 9, "test_emit_columns": 6, "test_emit_maps": 7, "test_emit_scatters": 6,
     "test_emulator_matrix": 3, "test_emulated_programs": 7, "test_emulated_ops": 5, "test_instances": 4,
     "test_passes::test_tasks_stay_valid_after_every_pass": 5, "test_merge::test_windows_of_local_arrays_follow_every_index": 3,
-    "test_planted": 2, "test_random_sizes": 2,
+    "test_planted": 2, "test_random_sizes": 2, "test_emit_segments::test_scripts": 12, "test_emit_segments::test_tiles": 5,
+    "test_lock::test_a_tile_that_is_asked_for": 4,
+    "test_polybench::test_kernel_after_all_passes": 9, "test_polybench::test_what_is_sequential_stays_in_order": 4,
+    "test_signals::test_as_written": 3, "test_networks::test_formulas": 4,
 }  # fmt: skip
 FEW_CASES = 3  # of a test that are all of `make test`
 

@@ -16,6 +16,7 @@ from loopfuse.cuda.cache import Cache
 from loopfuse.emit.program import emit
 from loopfuse.generate import Array
 from loopfuse.ir import Program
+from loopfuse.lock import Lock
 
 
 class Anything(dict[str, Any]):
@@ -39,9 +40,11 @@ class EmulatedEngine(engine.Engine):
         self.runs = 0
 
     def run(self, program: Program, inputs: Mapping[str, Any], sizes: Mapping[str, int],
-            seconds: dict[str, float] | None = None) -> tuple[dict[str, Array], list[engine.Hit]]:  # fmt: skip
+            seconds: dict[str, float] | None = None, lock: Lock | None = None,
+            ) -> tuple[dict[str, Array], list[engine.Hit]]:  # fmt: skip
         self.runs += 1
-        code = emit(program, sizes, self.model)
+        code = emit(program, sizes, self.model, tiles=self.tiles(lock))
+        self.tell(lock, code)
         known = driver.plan_sizes(program) | dict(sizes)
         outputs = {b.id: (b.dtype, [int(p.value(known)) for p in b.shape]) for b in program.buffers if b.role == "out"}
         emulated = build(code)

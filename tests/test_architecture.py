@@ -39,25 +39,26 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("schedule",),
     ("passes",),
     ("emit",),
+    ("lock",),
     ("cuda",),
     ("requires", "solve"),
-    ("contracts",),
+    ("contracts", "tolerance"),
     ("bind",),
     ("draws",),
     ("driver",),
     ("accelerated", "results"),
     ("agreement",),
-    ("bisect",),
+    ("bisect", "checking"),
     ("views",),
     ("bench",),
-    ("implied",),
+    ("implied", "testing"),
     ("repl",),
     ("api", "cli"),
     ("__main__", ""),
 )
 
 # Packages that a plain installation need not have, or whose import costs more than most commands: imported where used.
-OPTIONAL = {"lark", "interegular", "pycuda", "cuda", "torch", "cupy", "scipy"}
+OPTIONAL = {"hypothesis", "lark", "interegular", "pycuda", "cuda", "torch", "cupy", "scipy"}
 MOST_LINES, MOST_FUNCTION, MEDIAN = 500, 60, 200
 PRODUCTIONS = {"loopfuse.frontend.build"}  # a method a rule of the grammar, named after it
 LONG_TABLES = {"loopfuse.ops"}  # rows of a table, not code

@@ -1,6 +1,6 @@
 """docs/cuda.md and docs/contractions.md: the kernels that they show are those that are emitted, and their Python runs.
 
-In the order of a page: a block of `lf` with its name in the first line becomes a file; `python` is run, on an engine that
+In the order of a page: a block of `lf` or `toml` with its name in the first line becomes a file; `python` is run, on an engine that
 stands for a GPU; in `console` each `$ ` line is run, through `| grep`, `| sed` and `| head` if it says so, and what follows it
 is what it printed, without the line of a kernel that says what it takes (that is the compiler's) and the list of what it calls.
 `pytest tests/test_cuda_docs.py --bless` writes the pages anew.
@@ -90,7 +90,7 @@ def rerun(block: re.Match[str]) -> str:
     if language == "console":
         commands = [line for line in text.splitlines() if line.startswith("$ ")]
         return "```console\n" + "".join(f"{line}\n{printed(line[2:])}" for line in commands) + "```"
-    if language == "lf" and (named := re.match(r"# (\w+\.lf)\n", text)):
+    if language in ("lf", "toml") and (named := re.match(r"# (\w+\.lf(?:\.lock)?)\n", text)):
         Path(named[1]).write_text(text, encoding="utf-8")
     elif language == "python":
         program = compile(text, f"at `{text.splitlines()[0]}`", "exec")

@@ -35,7 +35,6 @@ NOT_YET: dict[str, dict[str, str]] = {
     "blur": {"k1": "stencil"},
     "jacobi_3": {"k1": "stencil"},
     "multi_head_attention": {"k2": "stream"},
-    "qkv": {"k1": "contraction"},
     "rmsnorm_linear": {"k1": "contraction"},
     "rmsnorm_linear_wide": {"k1": "contraction"},
 }

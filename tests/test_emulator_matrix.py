@@ -423,6 +423,25 @@ def test_products_of_warps(kind: str) -> None:
     assert np.array_equal(y, start + 2 * (a.astype(result) @ b.astype(result).T))
 
 
+@pytest.mark.parametrize("rows", [8, 16])
+def test_products_of_doubles(rows: int) -> None:
+    """Whose product and sum are rounded once: 1 - 2^-60 is no double, and what -1 leaves of it is one."""
+    call = "lf_mma_8x8_f64(d[0], d[1], u[0], v)" if rows == 8 else "lf_mma_16x8_f64(d, u, v)"
+    body = f"""  int g = threadIdx.x / 4, q = threadIdx.x % 4;
+  double d[4] = {{-1.0, -1.0, -1.0, -1.0}}, u[2], v = b[q * 8 + g];
+  for (int h = 0; h < {rows // 8}; ++h) u[h] = a[(g + 8 * h) * 4 + q];
+  {call};
+  for (int n = 0; n < {rows // 4}; ++n) y[(g + 8 * (n >> 1)) * 8 + 2 * q + (n & 1)] = d[n];"""
+    c = program("const double* a, const double* b, double* y", body, (Pointer("a"), Pointer("b"), Pointer("y")),
+                ("a", "b"), 32)  # fmt: skip
+    a, b = small((rows, 4), np.float64), small((4, 8), np.float64, 2)
+    a[-1], b[:, -1] = (1 + 2.0**-30, 0, 0, 0), (1 - 2.0**-30, 0, 0, 0)
+    y = build(c).check({"a": a, "b": b}, {}, {}, {"y": (np.float64, (rows, 8))}, ORDERS)["y"]
+    assert y[-1, -1] == -(2.0**-60)
+    y[-1, -1] = a[-1] @ b[:, -1] - 1
+    assert np.array_equal(y, a @ b - 1)
+
+
 def test_matrices_of_shared_memory() -> None:
     body = """  unsigned short* s = (unsigned short*)lf_shared;
   for (int k = t; k < 256; k += 32) s[k] = x[k];

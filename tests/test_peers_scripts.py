@@ -20,7 +20,7 @@ from tests.oracles.core import agrees as near
 FEW = {1: 1, 16384: 37, 8192: 23, 4096: 13, 1024: 19, 65536: 5, 2048: 11, 64: 6, 256: 9, 131072: 41, 128256: 29,
        32768: 17, 3: 3, 1 << 26: 101, 1 << 28: 103, 3072: 15, 768: 25, 2 * 11008: 14}  # fmt: skip
 KERNELS = {"ffn_block": 3}  # at full size, where computing again costs more than memory; the others are one
-NEAR = {"f32": Tol(1e-5, 1e-5), "bf16": Tol(1.6e-2, 4e-3), "f16": Tol(2e-3, 2e-3)}
+NEAR = {"f32": Tol(1e-5, 1e-5), "bf16": Tol(1.6e-2, 4e-3), "f16": Tol(2e-3, 2e-3), "f64": Tol(1e-13, 1e-13)}
 STORED = {"ffn_block": Tol(1.6e-2, 1.6e-2)}  # two arrays on the way are rounded, and added up
 
 
@@ -88,6 +88,7 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "matmul_colsum": lambda a, b: (a @ b).sum(0),
     "matmul_residual_ln": lambda a, b, c, r, w, bb: norm(a @ b + c + r, w, bb),
     "ffn_block": lambda x, g, b, w1, b1, w2, b2: x + activated(norm(x, g, b) @ w1 + b1) @ w2 + b2,
+    "qkv_gqa": lambda x, wq, wk, wv, bq, bk, bv: (x @ wq + bq, x @ wk + bk, x @ wv + bv),
 }
 
 

@@ -98,8 +98,12 @@ def test_other_layouts_and_types(shell: Shell) -> None:
     rows = kernel(shell, "pragma tf32\n" + TYPED.format("f32") + "output o = a @ b\n")
     assert rows["by"] == ["wgmma tf32, the left operand through registers"]
     rows = kernel(shell, TYPED.format("f64") + "output o = a @ b\n", "M=512,N=512,K=512")
-    assert rows["by"] == ["multiply-adds of f64"]
+    assert rows["by"] == ["mma.sync f64"]
     assert "none for f64" in rows["not"][0]
+    assert "of the f64 peak of the matrix units" in rows["predicted"][0]
+    rows = kernel(shell, "numerics strict\n" + TYPED.format("f64") + "output o = a @ b\n", "M=512,N=512,K=512")
+    assert rows["by"] == ["multiply-adds of f64"]
+    assert "mma.sync: strict numerics round products of f64 before they are added" in rows["not"][1]
     rows = kernel(shell, TYPED.format("bf16") + "output o = exp(a) @ b\n", "M=512,N=512,K=512")
     assert "the operand over `a` is computed in f32" in rows["not"][0]
     rows = kernel(shell, TYPED.format("bf16") + "output o = a[::-1] @ b\n", "M=512,N=512,K=512")
@@ -120,10 +124,11 @@ def test_several_products_folds_and_cut_sums(shell: Shell) -> None:
     assert " of each of 2 products " in kernel(shell, swiglu)["tile"][0]
     rows = kernel(shell, TYPED.format("bf16") + "output s = sum(f32(a @ b), axis=0)\n")
     assert rows["folds"]
-    rows = kernel(shell, TYPED.format("f32") + "output o = a @ b\n", "M=128,N=128,K=65536")
-    assert re.search(r"each sum cut into \d+ parts, which a second kernel adds", rows["tile"][0])
-    assert rows["epilogue"] == ["in the second kernel"]
-    assert "parts, " in rows["waves"][0]
+    for dtype in ("f32", "f64"):
+        rows = kernel(shell, TYPED.format(dtype) + "output o = a @ b\n", "M=128,N=128,K=65536")
+        assert re.search(r"each sum cut into \d+ parts, which a second kernel adds", rows["tile"][0])
+        assert rows["epilogue"] == ["in the second kernel"]
+        assert "parts, " in rows["waves"][0]
     row = "import nn\ninput a: bf16[M, K]\ninput b: bf16[K, N]\noutput o = nn.softmax(f32(a @ b))\n"
     rows = kernel(shell, row, "M=4096,N=1024,K=1024")
     assert re.search(r"clusters of \d blocks hold whole rows", rows["tile"][0])

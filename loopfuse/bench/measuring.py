@@ -18,6 +18,7 @@ from loopfuse.cuda import engine, measure, timing
 from loopfuse.cuda.cache import Cache
 from loopfuse.cuda.program import Loaded
 from loopfuse.devices import CPU, Device
+from loopfuse.lock import Lock
 from loopfuse.passes import Options
 from loopfuse.views.plans import Planned, plan
 
@@ -28,7 +29,8 @@ METERED = 0.5  # seconds of calls between two looks at the meter
 
 @dataclass(frozen=True)
 class Subject:
-    """What is timed: a lowered program on data, with a choice of passes, and what that choice is called."""
+    """What is timed: a lowered program on data, with a choice of passes, and what that choice is called; `lock`: the tiles
+    to take on a GPU."""
 
     script: str
     lowered: driver.Lowered
@@ -38,6 +40,7 @@ class Subject:
     freeze: tuple[str, ...] = ()
     dynamic: bool = False
     limit: int | None = None
+    lock: Lock | None = None
 
     def optimised(self, device: Device) -> driver.Optimised:
         """The program after its passes, for these sizes and this device's costs."""
@@ -123,7 +126,7 @@ def repeat(call: Callable[[], object], seconds: float) -> list[float]:
 def _on_cuda(subject: Subject, how: How) -> Row:
     gpu = engine.open_engine()
     row = subject.row("cuda")
-    program = Accelerated(subject.lowered, subject.passes, subject.freeze, subject.dynamic)
+    program = Accelerated(subject.lowered, subject.passes, subject.freeze, subject.dynamic, lock=subject.lock)
     start = time.perf_counter()
     loaded, _ = program.load(subject.bound, lambda _: subject.optimised(gpu.model))
     row = replace(row, compile=time.perf_counter() - start, cached=program.signatures[-1].found != "compiled")
@@ -161,7 +164,7 @@ def _cold(subject: Subject, gpu: engine.Engine) -> float:
     optimised = subject.optimised(gpu.model)
     other = engine.Engine(gpu.device, Cache(None))
     with driver.guard("cuda"):
-        loaded = other.load(optimised.program, subject.bound.sizes, dynamic=subject.dynamic)
+        loaded = other.load(optimised.program, subject.bound.sizes, dynamic=subject.dynamic, lock=subject.lock)
     spent = time.perf_counter() - start
     loaded.close()
     return spent
@@ -173,7 +176,7 @@ def _warm(subject: Subject, gpu: engine.Engine) -> float | None:
         return None
     gpu.cache.programs.clear()
     gpu.cache.binaries.clear()
-    program = Accelerated(subject.lowered, subject.passes, subject.freeze, subject.dynamic)
+    program = Accelerated(subject.lowered, subject.passes, subject.freeze, subject.dynamic, lock=subject.lock)
     start = time.perf_counter()
     loaded: Loaded = program.load(subject.bound, lambda _: subject.optimised(gpu.model))[0]
     spent = time.perf_counter() - start

@@ -70,6 +70,11 @@ def add_passes(group: argparse._ActionsContainer) -> None:
     group.add_argument("--freeze", action="append", default=[], metavar="NAME,...", help="inputs that are constants")
 
 
+def add_lock(group: argparse._ActionsContainer) -> None:
+    """The option that leaves out the lock file of a script."""
+    group.add_argument("--no-lock", action="store_true", help="leave SCRIPT.lock out: the tiles of the model")
+
+
 def names(texts: Iterable[str]) -> list[str]:
     """The names in lists such as `w,b`."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]

@@ -16,11 +16,12 @@ from loopfuse.bench.measuring import How, Subject, measured
 from loopfuse.bench.rows import Change, Row
 from loopfuse.bench.table import bench_table, foot
 from loopfuse.bind import Bound, Given, unsettled
-from loopfuse.cli import arguments, backends
+from loopfuse.cli import arguments, backends, locks
 from loopfuse.cli.frame import OK, REGRESSED, Context
 from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.cuda import engine, measure
 from loopfuse.diag import UserError
+from loopfuse.lock import Lock
 from loopfuse.passes import selection
 from loopfuse.views.counts import numbers
 
@@ -37,16 +38,22 @@ def main(argv: list[str], context: Context) -> int:
     options = parser.read(argv, context)
     if options.fail_over is not None and options.compare is None:
         parser.error("--fail-over is about --compare: give both")
+    locks.settle(parser, options)
     choices = _choices(options)
     for _, passes in choices:
         selection(passes)
     before = results.load(Path(options.compare)) if options.compare else {}
     request = _request(parser, options, context)
+    if options.tune:
+        subjects = [s for point in request.points for s in _subjects(request, request.bound(point), choices, options)]
+        lock, bad = locks.tuned(options, context, subjects)
+    else:
+        lock, bad = locks.opened(options, context) if request.backend == "cuda" else None, OK
     found: list[Row] = []
     how = How(options.min_time, not options.no_flush, options.cold)
     with context.terminal.progress("bench") as progress:
         count = len(request.points) * len(choices)
-        for row in _rows(request, choices, options, how):
+        for row in _rows(request, choices, options, how, lock):
             found.append(row)
             progress(len(found) / count)
     tolerance = 0.05 if options.fail_over is None else options.fail_over
@@ -61,7 +68,7 @@ def main(argv: list[str], context: Context) -> int:
         context.terminal.say(
             f"{slower} of {len(found)} are more than {tolerance * 100:g}% slower than in {options.compare}"
         )
-    return REGRESSED if slower and options.fail_over is not None else OK
+    return REGRESSED if slower and options.fail_over is not None else bad
 
 
 def _parser() -> arguments.Parser:
@@ -78,6 +85,8 @@ def _parser() -> arguments.Parser:
     group.add_argument("--freeze", action="append", default=[], metavar="NAME,...", help="inputs that are constants")
     backends.add_backend(group)
     group.add_argument("--dynamic", action="store_true", help="kernels for any sizes, not for these alone")
+    locks.add_tune(group)
+    arguments.add_lock(group)
     group.add_argument("--min-time", type=_seconds, default=0.3, metavar="S", help="seconds to measure for (0.3)")
     group.add_argument(
         "--no-flush", action="store_true", help="leave in the GPU's caches what the last call left there"
@@ -172,9 +181,16 @@ def _request(parser: arguments.Parser, options: argparse.Namespace, context: Con
     return _Request(options.script, driver.lower_program(checked.typed), given, points, backend)
 
 
-def _rows(request: _Request, choices: list[tuple[str, str]], options: argparse.Namespace, how: How) -> Iterator[Row]:
-    """A row for each set of sizes and each choice of passes. What memory is too small for becomes a row that says so."""
+def _subjects(request: _Request, bound: Bound, choices: list[tuple[str, str]], options: argparse.Namespace,
+              lock: Lock | None = None) -> list[Subject]:  # fmt: skip
     freeze = tuple(arguments.names(options.freeze))
+    return [Subject(request.script, request.lowered, bound, passes, label, freeze, options.dynamic, options.limit, lock)
+            for label, passes in choices]  # fmt: skip
+
+
+def _rows(request: _Request, choices: list[tuple[str, str]], options: argparse.Namespace, how: How,
+          lock: Lock | None) -> Iterator[Row]:  # fmt: skip
+    """A row for each set of sizes and each choice of passes. What memory is too small for becomes a row that says so."""
     for point in request.points:
         try:
             bound = request.bound(point)
@@ -183,9 +199,7 @@ def _rows(request: _Request, choices: list[tuple[str, str]], options: argparse.N
                 raise
             yield from (Row(request.script, request.backend, label, point, problem=_said(why)) for label, _ in choices)
             continue
-        for label, passes in choices:
-            subject = Subject(request.script, request.lowered, bound, passes, label, freeze, options.dynamic,
-                              options.limit)  # fmt: skip
+        for subject in _subjects(request, bound, choices, options, lock):
             try:
                 yield measured(subject, request.backend, how)
             except UserError as why:

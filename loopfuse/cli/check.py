@@ -17,7 +17,7 @@ from loopfuse.diag import UserError
 from loopfuse.draws import Draw, told
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.passes import Options, selection
-from loopfuse.views.compared import bounded, compare, compared_table, mismatches
+from loopfuse.views.compared import bounded, compare, compared_table, mismatches, vague_note
 from loopfuse.views.tables import duration, table
 
 ABOUT = """Report every error of the scripts. Unless --static, also run them and evaluate their `check` statements: on
@@ -126,6 +126,8 @@ def _against_reference(script: str, lowered: driver.Lowered, data: Sequence[Draw
         found = compare(lowered, bounded(lowered, draw.bound, options.limit), outcome.buffers)
         for line in compared_table(found) if not number else ():
             context.terminal.result(line)
+        if loose := sum(one.vague for one in found):
+            context.terminal.note(f"{script}: {vague_note(loose)}")
         for one in found:
             context.terminal.record({"kind": "compared", "script": script, "data": told(draw), **one.as_record()})
         if wrong := mismatches(found):
@@ -146,9 +148,11 @@ def _every_pass(script: str, lowered: driver.Lowered, data: Sequence[Draw], pass
         context.terminal.record({
             "kind": "pass", "script": script, "pass": row.name, "agrees": row.agrees,
             "changed": row.stage is None or row.stage.changed, "rounds": row.stage is not None and row.stage.rounds,
-            "worst": row.verdict.worst, "undecided": row.verdict.undecided, "problem": row.verdict.problem,
-            "data": row.verdict.data,
+            "worst": row.verdict.worst, "undecided": row.verdict.undecided, "vague": row.verdict.vague,
+            "problem": row.verdict.problem, "data": row.verdict.data,
         })  # fmt: skip
+    if loose := max((row.verdict.vague for row in rows), default=0):
+        context.terminal.note(f"{script}: {vague_note(loose)}")
     bad = next((row for row in rows if not row.agrees), None)
     if bad is not None:
         context.terminal.result(f"{script}: {bad.name} is the first pass whose results differ: {bad.verdict.problem}")

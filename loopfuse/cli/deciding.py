@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 
-from loopfuse.cli import arguments, passing, screen
+from loopfuse.cli import arguments, locks, passing, screen
 from loopfuse.cli.frame import Context
 from loopfuse.diag import CompilerError, UserError, error
 from loopfuse.emit.code import Code
@@ -101,7 +101,7 @@ def _code(options: argparse.Namespace, context: Context, done: passing.Passed) -
     if done.device.kind != "gpu":
         return None
     try:
-        return emitted.emitted(done.program, done.known, done.device, not options.dims)
+        return emitted.emitted(done.program, done.known, done.device, not options.dims, locks.opened(options, context))
     except CompilerError as why:
         context.terminal.say(f"loopfuse: there is no CUDA C of this program: {why}")
         return None

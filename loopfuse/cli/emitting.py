@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loopfuse.bugs import dump
-from loopfuse.cli import arguments, passing
+from loopfuse.cli import arguments, locks, passing
 from loopfuse.cli.frame import BUG, OK, Context
 from loopfuse.cuda.cache import open_cache
 from loopfuse.devices import parse_device
@@ -28,6 +28,7 @@ def add_options(parser: arguments.Parser) -> None:
         "--arch", type=_arch, metavar="sm_80", help="compile for this architecture (default: the device's)"
     )
     group.add_argument("--dynamic", action="store_true", help="for all sizes, also where --dims gives some to plan for")
+    arguments.add_lock(group)
 
 
 def _arch(text: str) -> str:
@@ -39,9 +40,9 @@ def _arch(text: str) -> str:
 def settle(parser: arguments.Parser, options: argparse.Namespace, argv: Sequence[str]) -> None:
     """Refuse options that do not go together; an architecture without a device stands for the device that has it."""
     if options.emit not in KINDS:
-        for name in ("arch", "dynamic"):
+        for name in ("arch", "dynamic", "no_lock"):
             if getattr(options, name):
-                parser.error(f"--{name} is for kernels: give --emit cuda, ptx or sass too")
+                parser.error(f"--{name.replace('_', '-')} is for kernels: give --emit cuda, ptx or sass too")
         return
     for name in _OTHERS:
         if getattr(options, name) not in (None, False):
@@ -65,8 +66,9 @@ def show(options: argparse.Namespace, context: Context, done: passing.Passed) ->
     program = done.at(done.after(options.after)) if options.after else done.program
     dynamic = options.dynamic or not options.dims
     built = emitted.build(
-        program, done.known, done.device, arch=options.arch or "", dynamic=dynamic, cache=open_cache()
-    )
+        program, done.known, done.device, arch=options.arch or "", dynamic=dynamic, cache=open_cache(),
+        lock=locks.opened(options, context),
+    )  # fmt: skip
     kernel = _kernel(program, done, options.only) if options.only else None
     if built.why and options.emit != "cuda":
         raise built.why

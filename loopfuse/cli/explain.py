@@ -23,6 +23,7 @@ def main(argv: list[str], context: Context) -> int:
     parser.add_argument("--kernel", metavar="K", help="one kernel and its plan")
     parser.add_argument("--remarks", action="store_true", help="everything that the passes said")
     passargs.add_passes(parser)
+    arguments.add_lock(parser)
     options = parser.read(argv, context)
     views_asked = options.why or options.cost or options.kernel or options.remarks
     if options.script is None and views_asked:

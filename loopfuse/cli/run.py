@@ -10,7 +10,7 @@ from pathlib import Path
 from loopfuse import driver
 from loopfuse.bench.measuring import Subject
 from loopfuse.bind import Bound, Given
-from loopfuse.cli import arguments, backends, running
+from loopfuse.cli import arguments, backends, locks, running
 from loopfuse.cli.frame import OK, Context
 from loopfuse.cli.scripts import read_script
 from loopfuse.cuda import engine
@@ -18,6 +18,7 @@ from loopfuse.diag import UserError, error
 from loopfuse.files import Place, save_all
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
+from loopfuse.lock import Lock
 from loopfuse.passes import Options, selection
 from loopfuse.views.values import describe, plain_values, show_values, summarize
 
@@ -37,6 +38,7 @@ def main(argv: list[str], context: Context) -> int:
         parser.error("no script is named")
     if options.dynamic and options.backend == "reference":
         parser.error("--dynamic is about kernels, and --backend reference has none")
+    locks.settle(parser, options)
     selection(options.passes)
     clock = driver.Clock()
     terminal = context.terminal
@@ -58,7 +60,13 @@ def main(argv: list[str], context: Context) -> int:
     freeze = tuple(arguments.names(options.freeze))
     bound = driver.bind_program(typed, given, clock)
     lowered = driver.lower_program(typed, roots=shown.values(), clock=clock)
-    outcome = _outcome(options, lowered, bound, backend, freeze, context, clock)
+    subject = Subject(options.script, lowered, bound, options.passes, options.passes, freeze, options.dynamic)
+    if options.tune:
+        with clock.time("tune"):
+            lock, bad = locks.tuned(options, context, [subject])
+    else:
+        lock, bad = locks.opened(options, context) if backend == "cuda" else None, OK
+    outcome = _outcome(options, lowered, bound, backend, freeze, context, clock, lock)
     with clock.time("write"), driver.guard("files"):
         written = save_all([(place, name, outcome.outputs[name]) for name, place in places.items()])
     results = [(name, array, False) for name, array in outcome.outputs.items()]
@@ -67,14 +75,14 @@ def main(argv: list[str], context: Context) -> int:
     for path in written:
         terminal.note(f"wrote {os.path.relpath(path)}")
     code = running.check(context, lowered, bound, outcome, options.limit) if options.check else OK
+    code = code or bad
     if options.time:
-        subject = Subject(options.script, lowered, bound, options.passes, options.passes, freeze, options.dynamic)
-        running.show_times(context, clock, running.gpu_time(subject) if backend == "cuda" else None)
+        running.show_times(context, clock, running.gpu_time(replace(subject, lock=lock)) if backend == "cuda" else None)
     return code
 
 
 def _outcome(options: argparse.Namespace, lowered: driver.Lowered, bound: Bound, backend: str, freeze: tuple[str, ...],
-             context: Context, clock: driver.Clock) -> driver.Outcome:  # fmt: skip
+             context: Context, clock: driver.Clock, lock: Lock | None) -> driver.Outcome:  # fmt: skip
     """Optimise and run."""
     with context.terminal.progress("run") as progress:
         frozen = driver.frozen_arrays(lowered.typed, bound, freeze)
@@ -83,8 +91,9 @@ def _outcome(options: argparse.Namespace, lowered: driver.Lowered, bound: Bound,
             chosen = replace(chosen, device=engine.open_engine().model)
         optimised = driver.optimise(lowered, chosen, options.passes, clock)
         if options.dynamic and backend == "cuda":
-            return running.for_any_size(optimised, bound, clock)
-        return driver.execute(optimised, bound, backend=backend, limit=options.limit, progress=progress, clock=clock)
+            return running.for_any_size(optimised, bound, clock, lock)
+        return driver.execute(optimised, bound, backend=backend, limit=options.limit, progress=progress, clock=clock,
+                              lock=lock)  # fmt: skip
 
 
 def _parser() -> arguments.Parser:
@@ -104,6 +113,8 @@ def _parser() -> arguments.Parser:
     arguments.add_passes(group)
     backends.add_backend(group)
     group.add_argument("--dynamic", action="store_true", help="on a GPU: kernels for any sizes, not for these alone")
+    locks.add_tune(group)
+    arguments.add_lock(group)
     return parser
 
 

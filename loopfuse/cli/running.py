@@ -9,14 +9,15 @@ from loopfuse.bind import Bound
 from loopfuse.cli.frame import FAILED, OK, Context
 from loopfuse.cuda import engine
 from loopfuse.diag import UserError
+from loopfuse.lock import Lock
 from loopfuse.printer import print_program
-from loopfuse.views.compared import bounded, compare, compared_table, mismatches
+from loopfuse.views.compared import bounded, compare, compared_table, mismatches, vague_note
 from loopfuse.views.tables import amount, duration, significant
 
 BRIEF = 0.1  # seconds of calls
 
 
-def for_any_size(optimised: driver.Optimised, bound: Bound, clock: driver.Clock) -> driver.Outcome:
+def for_any_size(optimised: driver.Optimised, bound: Bound, clock: driver.Clock, lock: Lock | None) -> driver.Outcome:
     """Run on the GPU by kernels that serve all sizes. Raises as `driver.execute` does."""
     if unmet := optimised.unmet:
         raise UserError(unmet)
@@ -24,7 +25,7 @@ def for_any_size(optimised: driver.Optimised, bound: Bound, clock: driver.Clock)
     gpu = engine.open_engine()
     with driver.guard("cuda", lambda: print_program(program)):
         with clock.time("compile"):
-            loaded = gpu.load(program, bound.sizes, dynamic=True)
+            loaded = gpu.load(program, bound.sizes, dynamic=True, lock=lock)
         try:
             arrays, params = engine.split(program, driver.run_inputs(optimised, bound))
             with clock.time("cuda"):
@@ -43,6 +44,8 @@ def check(context: Context, lowered: driver.Lowered, bound: Bound, outcome: driv
     found = compare(lowered, bounded(lowered, bound, limit), outcome.buffers)
     for line in (*compared_table(found), *mismatches(found)):
         context.terminal.result(line)
+    if loose := sum(one.vague for one in found):
+        context.terminal.note(vague_note(loose))
     for one in found:
         context.terminal.record({"kind": "compared", **one.as_record()})
     return FAILED if any(one.miss for one in found) else OK

@@ -113,8 +113,8 @@ class Progress:
         self.bar: Any = None
         self.task: Any = None
 
-    def __call__(self, done: float) -> None:
-        """Tell how far the work is."""
+    def __call__(self, done: float, what: str | None = None) -> None:
+        """Tell how far the work is, and what is done now where that changes."""
         if not self.shown or time.monotonic() - self.start < PATIENCE:
             return
         if self.bar is None:
@@ -122,7 +122,7 @@ class Progress:
             self.bar = import_module("rich.progress").Progress(console=console, transient=True)
             self.task = self.bar.add_task(self.what, total=1.0)
             self.bar.start()
-        self.bar.update(self.task, completed=done)
+        self.bar.update(self.task, completed=done, **({"description": what} if what else {}))
 
     def stop(self) -> None:
         """Take the line away."""

@@ -23,6 +23,7 @@ from loopfuse.emit.code import Code
 from loopfuse.emit.program import emit
 from loopfuse.generate import Array
 from loopfuse.ir import Program
+from loopfuse.lock import Lock
 
 Hit = tuple[str, Span | None, int]
 TRIES = 4  # emissions of one program, each with fewer registers for the kernels that did not hold
@@ -41,15 +42,16 @@ class Made:
 
 
 def make(program: Program, sizes: Mapping[str, int], device: devices.Device, arch: str, *, dynamic: bool = False,
-         only: str | None = None, cache: Cache | None = None, lineinfo: bool = False) -> Made:  # fmt: skip
+         only: str | None = None, cache: Cache | None = None, lineinfo: bool = False,
+         tiles: Mapping[str, str] | None = None) -> Made:  # fmt: skip
     """Emit and compile; a kernel that spills, or takes more registers than its plan has, is planned again with fewer,
-    and at last written plainly. Needs a compiler and no device."""
+    and at last written plainly. `tiles` as of `emit`. Needs a compiler and no device."""
     budgets: dict[str, int] = {}
     remarks: list[str] = []
     clock: dict[str, float] = {"emit": 0.0, "compile": 0.0}
     for attempt in range(TRIES):
         start = time.perf_counter()
-        code = emit(program, sizes, device, dynamic=dynamic, only=only, budgets=budgets)
+        code = emit(program, sizes, device, dynamic=dynamic, only=only, budgets=budgets, tiles=tiles)
         middle = time.perf_counter()
         fast = program.numerics == "fast"
         binaries = tuple(compile_program(code, arch, cache=cache, fast=fast, lineinfo=lineinfo))
@@ -76,21 +78,25 @@ class Engine:
         self.model = device.describe(measured)
 
     def load(self, program: Program, sizes: Mapping[str, int], *, dynamic: bool = False, key: str = "",
-             only: str | None = None) -> Loaded:  # fmt: skip
+             only: str | None = None, lock: Lock | None = None) -> Loaded:  # fmt: skip
         """The program, ready to be called for these sizes (with `dynamic` for any). `key`, the program's in the cache,
-        where the caller has not found it there."""
-        made = make(program, sizes, self.model, self.device.arch, dynamic=dynamic, only=only, cache=self.cache)
+        where the caller has not found it there. `lock`: which tiles to take, and who is told of those that do not fit."""
+        made = make(program, sizes, self.model, self.device.arch, dynamic=dynamic, only=only, cache=self.cache,
+                    tiles=self.tiles(lock))  # fmt: skip
+        self.tell(lock, made.code)
         if key:
             self.cache.put_program(key, made.code, made.binaries, {"remarks": list(made.remarks)})
         return Loaded(self.device, made.code, made.binaries, program.buffers)
 
     def run(self, program: Program, inputs: Mapping[str, Any], sizes: Mapping[str, int],
-            seconds: dict[str, float] | None = None) -> tuple[dict[str, Array], list[Hit]]:  # fmt: skip
+            seconds: dict[str, float] | None = None, lock: Lock | None = None,
+            ) -> tuple[dict[str, Array], list[Hit]]:  # fmt: skip
         """Run once on arrays (params among them) by buffer: NumPy arrays, and the checked accesses that went outside.
 
-        `seconds` gets what emission and compilation took.
+        `seconds` gets what emission and compilation took. `lock` as of `load`.
         """
-        made = make(program, sizes, self.model, self.device.arch, cache=self.cache)
+        made = make(program, sizes, self.model, self.device.arch, cache=self.cache, tiles=self.tiles(lock))
+        self.tell(lock, made.code)
         if seconds is not None:
             seconds |= made.seconds
         loaded = Loaded(self.device, made.code, made.binaries, program.buffers)
@@ -100,6 +106,15 @@ class Engine:
         finally:
             loaded.close()
         return dict(results), hits(made.code, results.faults)
+
+    def tiles(self, lock: Lock | None) -> dict[str, str]:
+        """The tiles that a lock file has for this device."""
+        return lock.tiles(self.device.name, self.device.arch) if lock is not None else {}
+
+    def tell(self, lock: Lock | None, code: Code) -> None:
+        """Tell of those that a program could not use."""
+        if lock is not None:
+            lock.tell(code.chosen, self.device.name, self.device.arch)
 
 
 def hits(code: Code, counts: Sequence[int]) -> list[Hit]:

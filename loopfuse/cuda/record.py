@@ -14,6 +14,7 @@ from typing import Any
 from loopfuse.diag import CompilerError, Source, Span
 from loopfuse.dtypes import DTYPES, DType
 from loopfuse.emit.code import (
+    Chosen,
     Code,
     Fault,
     Fill,
@@ -31,7 +32,7 @@ from loopfuse.sizes import Atom, Poly, Quot
 
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Code, KernelCode, Launch, Fill, Repeat, Memory, Fault, Pointer, Number, Param, TileMap, Tiling)
+    for kind in (Chosen, Code, KernelCode, Launch, Fill, Repeat, Memory, Fault, Pointer, Number, Param, TileMap, Tiling)
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loopfuse.cuda.calls import Driver
@@ -43,10 +43,15 @@ class Timing:
     @property
     def spread(self) -> float:
         """The distance between the quartiles, in seconds."""
-        if len(self.samples) < 4:
-            return max(self.samples) - min(self.samples)
-        low, _, high = statistics.quantiles(self.samples, n=4)
-        return high - low
+        return spread(self.samples)
+
+
+def spread(samples: Sequence[float]) -> float:
+    """The distance between the quartiles of some times; of few, between the ends."""
+    if len(samples) < 4:
+        return max(samples) - min(samples)
+    low, _, high = statistics.quantiles(samples, n=4)
+    return high - low
 
 
 def time_call(device: Device, call: Call, *, stream: int = 0, reps: int | None = None, flush: bool = True) -> Timing:
@@ -61,32 +66,53 @@ def time_call(device: Device, call: Call, *, stream: int = 0, reps: int | None =
         driver.synchronize(stream)
         about = max(time.perf_counter() - start, 1e-6)
         count = reps or max(LEAST, min(MOST, int(BUDGET / about)))
-        samples = _samples(device, driver, call, stream, count, flush)
+        (samples,) = _samples(device, driver, [call], stream, count, flush)
         return Timing(samples, *_host(driver, call, stream, about))
 
 
-def _samples(device: Device, driver: Driver, call: Call, stream: int, count: int, flush: bool) -> tuple[float, ...]:
+def time_in_turns(device: Device, calls: Sequence[Call], *, stream: int = 0, budget: float = BUDGET,
+                  flush: bool = True) -> list[tuple[float, ...]]:  # fmt: skip
+    """Seconds of each of several calls on the GPU, which take turns: what one draws of power moves the clock of the next, so
+    that calls which are timed one after another cannot be compared. The order turns round from round to round.
+
+    As many rounds as take about `budget` seconds, from 7 to 50.
+    """
+    with device.active("timing") as driver:
+        for call in calls:
+            for _ in range(WARM):
+                call()
+        driver.synchronize(stream)
+        start = time.perf_counter()
+        _samples(device, driver, calls, stream, 1, flush)
+        about = max(time.perf_counter() - start, 1e-6)
+        return _samples(device, driver, calls, stream, max(LEAST, min(MOST, int(budget / about))), flush)
+
+
+def _samples(device: Device, driver: Driver, calls: Sequence[Call], stream: int, count: int, flush: bool,
+             ) -> list[tuple[float, ...]]:  # fmt: skip
     spin = None
     with contextlib.suppress(MachineError):  # without a compiler the host's time is part of what is measured
         spin = kernel(device, "lf_spin")
     waste = device.take(min(FLUSH, device.memory // 8), stream) if flush else None
     first, last = driver.event(), driver.event()
-    samples: list[float] = []
+    samples: list[list[float]] = [[] for _ in calls]
+    turns = list(zip(calls, samples, strict=True))
     try:
-        for _ in range(count):
-            if waste is not None:
-                driver.fill(waste.pointer, 0, waste.bytes, stream)
-            if spin is not None:
-                launch(driver, spin, 1, 1, stream, PAUSE)
-            driver.record(first, stream)
-            call()
-            driver.record(last, stream)
-            driver.synchronize(stream)
-            samples.append(driver.elapsed(first, last))
+        for number in range(count):
+            for call, found in turns if number % 2 == 0 else reversed(turns):
+                if waste is not None:
+                    driver.fill(waste.pointer, 0, waste.bytes, stream)
+                if spin is not None:
+                    launch(driver, spin, 1, 1, stream, PAUSE)
+                driver.record(first, stream)
+                call()
+                driver.record(last, stream)
+                driver.synchronize(stream)
+                found.append(driver.elapsed(first, last))
     finally:
         driver.drop_event(first)
         driver.drop_event(last)
-    return tuple(samples)
+    return [tuple(found) for found in samples]
 
 
 def _host(driver: Driver, call: Call, stream: int, about: float) -> tuple[float, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeVar
 
 from loopfuse.emit.code import KernelCode, Memory, Step
 from loopfuse.emit.writer import Faults, Target, Writer
@@ -13,19 +14,22 @@ from loopfuse.schedule.base import Ask
 from loopfuse.schedule.plan import Plan
 from loopfuse.sizes import ONE
 
+T = TypeVar("T")
 MOST_NARROW = 2**31 - 2**20  # elements and extents up to which subscripts are `int`, with room past the end
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
     """Kernels, the steps that launch them, and the scratch they need. `aligned`: buffers read or written in vectors of
-    16 bytes from their start. `notes`: why the emitter did not write something faster."""
+    16 bytes from their start. `notes`: why the emitter did not write something faster. `tile`: the name of the tile, where
+    there was a choice."""
 
     kernels: tuple[KernelCode, ...]
     steps: tuple[Step, ...]
     memory: tuple[Memory, ...] = ()
     aligned: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    tile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,27 @@ class Declined:
 
 
 @dataclass
+class Tiles:
+    """Which of its tiles a kernel gets: the one named `wanted`, or without a name the first that fits.
+
+    `offered`: the names of those that there were, each path's best first by its model; `taken`: the last one tried.
+    """
+
+    wanted: str = ""
+    offered: list[str] = field(default_factory=list)
+    taken: str = ""
+
+    def among(self, tiles: Iterable[T], name: Callable[[T], str]) -> Iterator[T]:
+        """Those of a path's tiles that may be tried, in their order."""
+        found = [(name(tile), tile) for tile in tiles]
+        self.offered += [text for text, _ in found]
+        for text, tile in found:
+            if self.wanted in ("", text):
+                self.taken = text
+                yield tile
+
+
+@dataclass
 class Job:
     """A kernel to be written by the emitter of the plan's schedule.
 
@@ -59,6 +84,7 @@ class Job:
     name: str
     budget: int = 255
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
+    tiles: Tiles = field(default_factory=Tiles)
 
     def writer(self) -> Writer:
         """A writer for one function."""

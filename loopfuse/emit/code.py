@@ -80,7 +80,8 @@ class Tiling:
     not reckoned). `seconds`: what the kernel should take, with `operations` of products and `bytes` of device memory.
 
     `comes` and `goes`: arrays that are copied as tiles; `reads` and `writes`: element by element; `once`: those of which
-    a tile takes a value a row or a column; `folds`: what is reduced along the way.
+    a tile takes a value a row or a column; `folds`: what is reduced along the way. `nests`: tiles of each of several nests
+    that one launch takes in turn, which together are `tiles`.
     """
 
     path: str
@@ -112,6 +113,7 @@ class Tiling:
     writes: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
     folds: tuple[str, ...] = ()
+    nests: tuple[int, ...] = ()
 
     @property
     def waves(self) -> int:
@@ -201,13 +203,27 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """The tile of a kernel of the IR that has a choice: its name, and the name of the one that the model of its time takes.
+    `digest` names what the kernel computes. `wanted`: the tile that a lock file asks for, "" for none; `why` it was not
+    taken."""
+
+    kernel: str
+    digest: str
+    tile: str
+    model: str
+    wanted: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """A program's CUDA C and its launches.
 
     `prelude` comes before each kernel's text in its own translation unit. `inputs`, `params` and `outputs` are buffer
     ids in the program's order (frozen arrays are inputs). `sizes` are the names that are settled at each call.
     `aligned`: buffers whose address must be a multiple of 16 bytes. `contract`: multiply-add contraction is allowed.
-    `refusals` says of each IR kernel why a faster schedule did not take it.
+    `refusals` says of each IR kernel why a faster schedule did not take it, `chosen` which tile it has of several.
     """
 
     name: str
@@ -223,6 +239,7 @@ class Code:
     faults: tuple[Fault, ...] = ()
     contract: bool = True
     refusals: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    chosen: tuple[Chosen, ...] = ()
 
     def source(self, kernel: KernelCode) -> str:
         """The whole translation unit of a kernel."""
@@ -250,6 +267,6 @@ def ceil_div(value: Poly, by: int) -> Poly:
 
 
 __all__ = [
-    "FAULTS", "ONE", "ZERO", "Argument", "Code", "Fault", "Fill", "KernelCode", "Launch", "Memory", "Number", "Param",
+    "FAULTS", "ONE", "ZERO", "Argument", "Chosen", "Code", "Fault", "Fill", "KernelCode", "Launch", "Memory", "Number", "Param",
     "Pointer", "Repeat", "Step", "TileMap", "Tiling", "ceil_div", "grid",
 ]  # fmt: skip

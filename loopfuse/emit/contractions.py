@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from loopfuse.emit.base import Declined, Emitted, Job
+from loopfuse.emit.base import Declined, Emitted, Job, Tiles
 from loopfuse.emit.matrix import warp_forms, warpgroup
 from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands, steps, untaken
 from loopfuse.emit.matrix.fragments import MOST_REGISTERS, Fragments, registers, turned, turns
 from loopfuse.emit.matrix.leaves import Leaves, leaves
+from loopfuse.emit.matrix.nests import nests
 from loopfuse.emit.matrix.row_kernel import by_rows
+from loopfuse.emit.matrix.segments import Segments, ringed, room, unlike
 from loopfuse.emit.matrix.shape import Contraction, parse
 from loopfuse.emit.matrix.threads import by_threads
 from loopfuse.emit.matrix.tiling import warpgroup_time
@@ -33,29 +35,102 @@ class Choice:
     slots: int
     split: int = 1
 
+    @property
+    def name(self) -> str:
+        """As lock files have it."""
+        shared = f" split={self.split}" if self.split > 1 else ""
+        return f"wgmma {self.rows}x{self.columns}{' pingpong' * self.pingpong} slots={self.slots}{shared}"
+
 
 def emit(job: Job) -> Emitted | Declined:
     """A kernel for a plan of the contraction schedule, or why it is left to the general emitter."""
     whole = parse(job)
     if isinstance(whole, Declined):
         row = by_rows(job)
-        return row if isinstance(row, Emitted) else Declined("; ".join(dict.fromkeys((whole.why, row.why))))
+        if isinstance(row, Emitted):
+            return row
+        apart = nests(job)
+        return by_nests(job, apart) if apart else Declined("; ".join(dict.fromkeys((whole.why, row.why))))
     reasons: dict[str, list[str]] = {}  # each with the paths that it is the reason of
     for name, way in (("wgmma", by_warpgroups), ("mma.sync", by_warps), ("ordinary units", by_threads)):
         found = way(whole)
         if isinstance(found, Emitted):
-            return replace(found, notes=_told(reasons))
+            return replace(found, notes=() if job.tiles.wanted else _told(reasons), tile=job.tiles.taken)
         for said in found.said:
             reasons.setdefault(said, []).append(name)
     return Declined("; ".join(_told(reasons)))
+
+
+def offers(job: Job) -> list[str]:
+    """The names of all tiles that the ways have for a kernel, whether they fit or not: the fastest way's first, and of each
+    way the best first. None for kernels that are no products, or that keep whole rows on chip."""
+    job = replace(job, tiles=Tiles("none of them"))
+    whole = parse(job)
+    if isinstance(whole, Declined):
+        if apart := nests(job):
+            by_segments(job, apart)
+    else:
+        for way in (by_warpgroups, by_warps, by_threads):
+            way(whole)
+    return job.tiles.offered
 
 
 def _told(reasons: dict[str, list[str]]) -> tuple[str, ...]:
     return tuple(f"{' and '.join(names)}: {why}" for why, names in reasons.items())
 
 
-def by_warpgroups(whole: Contraction) -> Emitted | Declined:
-    """By products of warpgroups, where the device has them and the operands lie so that tiles of them can be copied."""
+def by_nests(job: Job, apart: Sequence[Job]) -> Emitted | Declined:
+    """Nests of products: in one kernel where they go together, else each by itself."""
+    together = by_segments(job, apart)
+    if isinstance(together, Emitted):
+        return together
+    found: list[Emitted] = []
+    for nest in apart:
+        one = emit(nest)
+        if isinstance(one, Declined):
+            return one
+        found.append(one)
+    notes = [f"one launch: {why}" for why in together.said]
+    return Emitted(
+        tuple(k for x in found for k in x.kernels), tuple(s for x in found for s in x.steps),
+        tuple(m for x in found for m in x.memory), frozenset(b for x in found for b in x.aligned),
+        tuple(dict.fromkeys((*notes, *(n for x in found for n in x.notes)))),
+    )  # fmt: skip
+
+
+def by_segments(job: Job, apart: Sequence[Job]) -> Emitted | Declined:
+    """Nests of products of one left operand in one kernel, where there are products of warpgroups."""
+    wholes: list[Contraction] = []
+    kind = ""
+    for nest in apart:
+        whole = parse(nest)
+        if isinstance(whole, Declined):
+            return whole
+        found = instructions(whole)
+        if isinstance(found, Declined):
+            return found
+        kind, whole.job = found, job
+        wholes.append(whole)
+    parts = [leaves(whole) for whole in wholes]
+    why = unlike(wholes, parts)
+    if why is not None:
+        return why
+    for choice in job.tiles.among(choices(wholes[0], parts[0], wholes[1:]), lambda c: c.name):
+        ring = ringed(wholes, choice.rows, choice.columns)
+        if isinstance(ring, Declined):
+            return ring
+        if choice.split > 1:
+            continue
+        sides = {"rows": choice.rows, "cols": choice.columns}
+        form = fitted(wholes[0], max(parts, key=lambda p: room(p, sides)), choice, ring[:2], kind)
+        if form is not None:
+            kernel = Segments(wholes, parts, form, ring, job.name)
+            return replace(warpgroup.emitted(kernel, kernel.write()), tile=job.tiles.taken)
+    return Declined("no tile fits the shared memory")
+
+
+def instructions(whole: Contraction) -> str | Declined:
+    """The type of warpgroup products that take the operands, or why none do."""
     job = whole.job
     if not job.target.device.arch.startswith("sm_90"):
         return Declined("the device has no warpgroup products")
@@ -70,10 +145,18 @@ def by_warpgroups(whole: Contraction) -> Emitted | Declined:
         return why
     if kind != "i8" and any(u.acc.dtype.bits > 32 for u in whole.units):
         return Declined("the sums are longer than the matrix units'", "a sum in f32 would lift it")
+    return kind
+
+
+def by_warpgroups(whole: Contraction) -> Emitted | Declined:
+    """By products of warpgroups, where the device has them and the operands lie so that tiles of them can be copied."""
+    job, kind = whole.job, instructions(whole)
+    if isinstance(kind, Declined):
+        return kind
     if kind == "tf32" and turns(whole):
         whole = turned(whole)
     parts = leaves(whole)
-    for choice in choices(whole, parts):
+    for choice in job.tiles.among(choices(whole, parts), lambda c: c.name):
         found = operands(whole, choice.rows, choice.columns)
         if isinstance(found, Declined):
             return found
@@ -125,8 +208,8 @@ FEW_RESULTS = 64  # the same where that has spilled, by the registers that are l
 SPILLED = 100
 
 
-def choices(whole: Contraction, parts: Leaves) -> Iterator[Choice]:
-    """Tiles, the best first by what they should take."""
+def choices(whole: Contraction, parts: Leaves, beside: Sequence[Contraction] = ()) -> Iterator[Choice]:
+    """Tiles, the best first by what they should take. `beside`: nests whose tiles the same kernel takes."""
     each = len(whole.units)
     residual = any(parts.flat(load) is not None for load in parts.loads())
     budget = whole.job.budget
@@ -141,5 +224,5 @@ def choices(whole: Contraction, parts: Leaves) -> Iterator[Choice]:
         slots = 2 if not tile.pingpong or (residual and results > MOST_RESULTS) else 4 if results <= MOST_RESULTS else 3
         for split in SPLITS if not tile.pingpong else (1,):
             choice = Choice(tile.rows, tile.columns // each, tile.pingpong, slots, split)
-            found[choice] = warpgroup_time(whole, tile, split)
+            found[choice] = warpgroup_time(whole, tile, split, beside=beside)
     yield from sorted(found, key=lambda c: found[c])

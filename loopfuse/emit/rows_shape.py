@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd, prod
 
 from loopfuse.emit.base import Declined, Job
 from loopfuse.emit.writer import Target
-from loopfuse.ir import Affine, Buffer, Dim, Let, Load, Loop, Stmt, Store
+from loopfuse.ir import Affine, Buffer, Dim, Expr, Let, Load, Loop, Stmt, Store
 from loopfuse.sizes import ONE, ZERO, Poly, Quot
 from loopfuse.walking import exprs, guarded, own, walk
 
@@ -274,7 +274,7 @@ def _accesses(shape: Shape) -> Declined | None:
                 return Declined("a value of the whole row is kept in an array")
             continue
         if id(stmt) in shape.uniform:
-            if any(own(s).names.loads & made or (isinstance(s, Store) and s.buffer in made) for s in walk(stmt.body)):
+            if any(own(s).names.loads & made or (isinstance(s, Store) and s.buffer in made) for s in walk((stmt,))):
                 return Declined("what the row stores is read again at other places")
             continue
         why = _along(shape, shape.lines[id(stmt)], made)
@@ -284,14 +284,14 @@ def _accesses(shape: Shape) -> Declined | None:
 
 
 def _along(shape: Shape, line: Line, made: frozenset[str]) -> Declined | None:
-    """Find the streams of one loop, statement by statement."""
+    """Find the streams of one loop: those that its condition reads, then statement by statement."""
+    filtering = _under(line.loop.where, not all(line.tight)) if line.loop.where is not None else ()
+    if (why := _read(shape, line, filtering, made)) is not None:
+        return why
     for stmt in line.loop.body:
-        for load, lazy in _loads((stmt,)):
-            stream = _operand(shape, line, load, lazy or line.ragged, made)
-            if load.buffer in made and (stream is None or stream.stored < 0):
-                return Declined(f"`{load.buffer}` is read again at other places than where it was stored")
-            if stream is not None:
-                stream.readers.add(line.number)
+        reading = ((load, lazy or line.ragged) for load, lazy in _loads((stmt,)))
+        if (why := _read(shape, line, reading, made)) is not None:
+            return why
         if isinstance(stmt, Store) and not stmt.absorb:
             key = shape.key(stmt, line) if not line.ragged and not any(stmt.modes) else None
             stream = _stream(shape, key) if key is not None and key not in shape.streams else None
@@ -302,6 +302,17 @@ def _along(shape: Shape, line: Line, made: frozenset[str]) -> Declined | None:
                 return Declined(f"`{stmt.buffer}` is stored in a way that cannot be kept in registers")
         elif isinstance(stmt, Loop) and any(isinstance(s, Store) and s.buffer in made for s in walk(stmt.body)):
             return Declined("what the row stores in a nested loop is read again")
+    return None
+
+
+def _read(shape: Shape, line: Line, loads: Iterable[tuple[Load, bool]], made: frozenset[str]) -> Declined | None:
+    """Find the streams of loads in a loop."""
+    for load, lazy in loads:
+        stream = _operand(shape, line, load, lazy, made)
+        if load.buffer in made and (stream is None or stream.stored < 0):
+            return Declined(f"`{load.buffer}` is read again at other places than where it was stored")
+        if stream is not None:
+            stream.readers.add(line.number)
     return None
 
 
@@ -323,15 +334,22 @@ def _operand(shape: Shape, line: Line, load: Load, lazy: bool, made: frozenset[s
 
 def _loads(body: Sequence[Stmt]) -> Iterator[tuple[Load, bool]]:
     """The loads of statements, and whether each happens only under a condition."""
-    stack = [(expr, False) for stmt in body for expr in exprs(stmt)]
-    while stack:
-        expr, lazy = stack.pop()
-        if isinstance(expr, Load):
-            yield expr, lazy
-        stack += [(child, lazy or under) for child, under in guarded(expr)]
+    for stmt in body:
+        for expr in exprs(stmt):
+            yield from _under(expr, False)
     for stmt in body:
         if isinstance(stmt, Loop):
             yield from ((load, True) for load, _ in _loads(stmt.body))
+
+
+def _under(expr: Expr, lazy: bool) -> Iterator[tuple[Load, bool]]:
+    """The loads of an expression, and whether each happens only under a condition."""
+    stack = [(expr, lazy)]
+    while stack:
+        node, here = stack.pop()
+        if isinstance(node, Load):
+            yield node, here
+        stack += [(child, here or under) for child, under in guarded(node)]
 
 
 def _stream(shape: Shape, key: Key) -> Stream | None:

@@ -13,7 +13,7 @@ from loopfuse.ir import Acc, Stmt
 
 LEAST_BYTES = 24 << 10  # of a row, from which on it is staged
 THREADS = 256  # of a block
-RESIDENT = 2  # blocks of a multiprocessor
+RESIDENT = 4  # blocks of a multiprocessor
 UNROLLED = 4  # vectors of a loop that are written out
 CACHED = 32 << 10  # bytes that all rows share, from which on they should find room in the first-level cache
 MOST_HELD = 8  # vectors of an operand that are rather kept in registers then

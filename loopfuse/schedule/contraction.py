@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from math import prod
 
 from loopfuse.analysis.footprint import union
@@ -16,65 +15,16 @@ from loopfuse.schedule.held import unheld
 from loopfuse.schedule.model import Load, arithmetic, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
 from loopfuse.schedule.products import Product, loads_in, products, waits
-from loopfuse.schedule.prologues import Prologues, prologues
+from loopfuse.schedule.prologues import prologues
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
+from loopfuse.schedule.segments import nests, one_by_one, untaken
+from loopfuse.schedule.shapes import Shape
 from loopfuse.schedule.tiles import MOST_ACCUMULATORS, SPLITS, WARPGROUP, Path, Tile, path, plain, tile_seconds
 
 NAME = "contraction"
 MOST_NESTED = 32  # trips of a loop in the epilogue that is not over the row
 CACHED = 0.65  # of the bytes that tiles ask of the cache: neighbours ask together
 WIDEST = 256  # columns of a tile
-
-
-@dataclass
-class Shape:
-    """What the kernel is around its products. `segments`: the products of one fold, which share their left operand.
-
-    `trunk`: the innermost loop that holds every product; `row`: whole rows of the result, of `width` elements, must be
-    on chip at once (`turned`: they run along `m`);
-    `rows_folded`, `columns_folded`: the epilogue reduces along the row, along the columns. `prologues`: what is computed
-    on the way into the products.
-    """
-
-    segments: list[list[Product]]
-    trunk: Level
-    row: Level | None = None
-    rows_folded: bool = False
-    columns_folded: bool = False
-    width: int = 0
-    turned: bool = False
-    before: list[Level] = field(default_factory=list)
-    after: list[Level] = field(default_factory=list)
-    prologues: Prologues = Prologues((), False)
-
-    @property
-    def first(self) -> Product:
-        """The first product."""
-        return self.segments[0][0]
-
-    @cached_property
-    def blocks(self) -> dict[int, int]:
-        """How many results of one element each block of statements with products in it holds at once."""
-        count: dict[int, int] = {}
-        for segment in self.segments:
-            block = id(segment[0].owner.parent)
-            count[block] = count.get(block, 0) + len(segment)
-        return count
-
-    @cached_property
-    def apart(self) -> list[list[Product]]:
-        """The first segment of each block of statements: a tile of it is the tile of those that follow there."""
-        return list({id(s[0].owner.parent): s for s in reversed(self.segments)}.values())[::-1]
-
-    @property
-    def held(self) -> int:
-        """The most results of one element that a tile holds at once."""
-        return max(self.blocks.values())
-
-    def own(self, segment: list[Product], tile: Tile) -> Tile:
-        """The tile as a segment with fewer results than others has it: so much wider."""
-        wider = self.held // self.blocks[id(segment[0].owner.parent)]
-        return replace(tile, columns=tile.columns * wider)
 
 
 def accept(ask: Ask) -> Plan | Refusal:
@@ -92,12 +42,23 @@ def accept(ask: Ask) -> Plan | Refusal:
     first = shape.first
     shape.prologues = prologues(ask, shape.segments, shape.before)
     types = first.a.dtype, first.b.dtype
-    free = None if first.pair else path(ask.device, *types, tf32)
-    how = plain(ask.device, types[0]) if first.pair else path(ask.device, *types, tf32, shape.prologues.operands)
+    strict = ask.env.program.numerics == "strict"
+    free = None if first.pair else path(ask.device, *types, tf32, strict=strict)
+    how = (
+        plain(ask.device, types[0]) if first.pair else path(ask.device, *types, tf32, shape.prologues.operands, strict)
+    )
     why = unheld(ask, shape.segments, how) if shape.row is not None else None
     if why is not None:
         return refuse(NAME, 5, "row", f"{ask.title}: what follows the product needs its whole row, and {why}", ask,
                       lift="a kernel of its own for what follows")  # fmt: skip
+    turns = len(shape.apart) > 1 and ask.device.kind != "cpu"
+    if turns and (why := untaken(ask, units, how)):
+        return one_by_one(ask, [accept(nest) for nest in nests(ask)], why) or refuse(
+            NAME, 5, "nests", f"{ask.title}: its products have nests of their own, and {why}", ask,
+            span=span_of(shape.apart[1][0].owner), lift="a kernel for each of them",
+        )  # fmt: skip
+    if turns:
+        shape = replace(shape, segments=[[u] for u in units], turns=True)
     return _choose(ask, shape, how, free)
 
 
@@ -371,6 +332,8 @@ def _fixed(ask: Ask, shape: Shape, how: Path) -> Fixed:
     accesses = []
     for segment in shape.segments:
         mine = [a for a in loads_in(found, segment[0].owner) if a.buffer in ask.loads]
+        if shape.turns:  # whose fold may be another one's too
+            mine = [a for a in mine if a.buffer in segment[0].a.buffers | segment[0].b.buffers]
         names = dict.fromkeys(a.buffer for a in mine)
         accesses.append(tuple((ask.size(b), tuple(a for a in mine if a.buffer == b)) for b in names))
     return Fixed(
@@ -409,6 +372,9 @@ def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, split: int) -> float
         (segment,) = shape.segments
         blocks, depth = _tiles(shape, segment, tile) * split, segment[0].extent(segment[0].k)
         return tile_seconds(ask.device, how, tile, len(segment), depth, blocks, split) * segment[0].each / 2
+    if shape.turns:
+        u, blocks = shape.first, sum(_tiles(shape, s, tile) for s in shape.segments)
+        return tile_seconds(ask.device, how, tile, 1, u.extent(u.k), blocks, split) * u.each / 2
     depths: dict[int, int] = {}  # of the sums of a tile, those that follow one another in its block together
     for segment in shape.segments:
         block = id(segment[0].owner.parent)
@@ -423,7 +389,7 @@ def _workspace(shape: Shape, tile: Tile, split: int) -> int:
     """Bytes of partials between the launches."""
     u = shape.first
     rows, columns = u.extent(u.m) * u.extent(u.batch), u.extent(u.n)
-    total = 4 * split * rows * columns if split > 1 else 0
+    total = max(4, u.term.acc.dtype.itemsize) * split * rows * columns if split > 1 else 0
     if u.riding & {*u.m, *u.batch}:
         total += u.term.acc.dtype.itemsize * columns * -(-rows // tile.rows)
     folds = [level for level in u.term.level.chain() if level.kind == "fold" and level is not u.owner]

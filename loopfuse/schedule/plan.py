@@ -83,7 +83,7 @@ class Plan:
     and array accumulator lives (register, shared, workspace). `path`: the instruction family of a contraction.
     `launches` are the kernels really launched. `rounding` says what differs from the exact tree. `assumed` names the
     sizes whose stand-ins have part in the numbers. `burden`: what makes the kernel slower than its parts would be, a
-    sentence.
+    sentence, and `burdened` of what: `prologue` or `nests`.
     """
 
     schedule: str
@@ -99,6 +99,7 @@ class Plan:
     rounding: tuple[str, ...] = ()
     assumed: frozenset[str] = frozenset()
     burden: str = ""
+    burdened: str = "prologue"
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ def _path(ask: Ask, link: Link) -> Path:
     """The instruction family: of the first product, or of what streams past where scores are computed in f32."""
     streamed = link.second[0].b.dtype
     if ask.env.program.numerics == "strict":
-        return path(ask.device, link.second[0].a.dtype, streamed, False)
+        return path(ask.device, link.second[0].a.dtype, streamed, False, strict=True)
     if link.first:
         u = link.first[0]
         both = u.a.dtype if u.a.dtype == u.b.dtype == streamed else "f32"

@@ -51,6 +51,11 @@ WARP = (
     Tile(128, 128, 2, False, 4500, 0.9), Tile(128, 64, 2, False, 3500, 0.8), Tile(64, 64, 1, False, 3000, 0.6),
     Tile(64, 32, 1, False, 2500, 0.4), Tile(16, 128, 1, False, 2500, 0.3),
 )  # fmt: skip
+# Of f64 on matrix units: endings as on the ordinary ones, which have the same epilogue; rates are not measured.
+DOUBLES = (
+    Tile(128, 128, 2, False, 2500, 0.9), Tile(128, 64, 2, False, 2200, 0.85), Tile(64, 64, 1, False, 2000, 0.8),
+    Tile(64, 32, 1, False, 1800, 0.65), Tile(32, 32, 1, False, 1500, 0.45),
+)  # fmt: skip
 PLAIN = (
     Tile(128, 128, 2, False, 2500), Tile(64, 64, 1, False, 2000, 0.75), Tile(128, 32, 2, False, 2000, 0.65),
     Tile(32, 128, 2, False, 2000, 0.65), Tile(128, 16, 2, False, 1800, 0.5), Tile(16, 128, 2, False, 1800, 0.5),
@@ -77,9 +82,15 @@ class Path:
         return min(6, room // (left + right * max(1, sides)))
 
 
-def path(device: Device, a: str, b: str, tf32: bool, computed: bool = False) -> Path:
+def faster(device: Device) -> bool:
+    """Whether the matrix units multiply f64 faster than the ordinary ones."""
+    return (device.matrix_peak("f64") or 0.0) > device.fp64
+
+
+def path(device: Device, a: str, b: str, tf32: bool, computed: bool = False, strict: bool = False) -> Path:
     """The instruction family for operands of two types; `computed`: one is not copied to shared memory as it lies in
-    memory, but made of what was loaded, so that no bulk copy and no warpgroup's instruction can take it."""
+    memory, but made of what was loaded, so that no bulk copy and no warpgroup's instruction can take it. `strict`: each
+    product is rounded before it is added, which the matrix units do of f64 in one (those of 16 bits are exact in f32)."""
     warpgroup = device.arch.startswith("sm_9")
     family, tiles = ("wgmma", WARPGROUP) if warpgroup else ("mma.sync", WARP)
     keeps = KEEPS * (THROUGH[family] if computed else 1.0)
@@ -91,10 +102,9 @@ def path(device: Device, a: str, b: str, tf32: bool, computed: bool = False) -> 
             return Path(family, a, 1 if a == "i8" else 2, peak * keeps, tiles, 64)
     if a == b == "f32" and tf32 and device.matrix_peak("tf32") is not None:
         return Path(f"{family} tf32", "tf32", 4, (device.matrix_peak("tf32") or 0.0) * keeps, tiles, 32)
-    if a == b == "f64":
-        peak = device.matrix_peak("f64")
-        if peak is not None:
-            return Path("dmma", "f64", 8, peak, PLAIN, 16)
+    if a == b == "f64" and not strict and faster(device):
+        keeps = KEEPS * (THROUGH["mma.sync"] if computed else 1.0)
+        return Path("mma.sync", "f64", 8, (device.matrix_peak("f64") or 0.0) * keeps, DOUBLES, 16)
     return plain(device, "i32" if a[0] in "iu" and b[0] in "iu" else "f64" if "f64" in (a, b) else "f32")
 
 
@@ -132,7 +142,7 @@ def warpgroup_clocks(units: int, tile: Tile, sides: int, trips: int, tiles: int,
     if tile.pingpong:
         turns = waves * (trips * step + HANDED)
         return START + OPEN + turns if waves > 1 else START + 1.01 * (trips * step + OPEN)
-    return START + waves * (trips * step + OPEN + (EXCHANGE if split > 1 else 0))
+    return START + waves * (trips * step + OPEN + tile.open + (EXCHANGE if split > 1 else 0))
 
 
 def tile_seconds(device: Device, how: Path, tile: Tile, each: int, depth: int, blocks: int, split: int = 1) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from loopfuse import driver
 from loopfuse.backends import reference
-from loopfuse.backends.reference import Bounded, Mismatch, agrees
+from loopfuse.backends.reference import Bounded, Mismatch, agrees, vague
 from loopfuse.bind import Bound
 from loopfuse.dtypes import of_numpy
 from loopfuse.generate import Array
@@ -22,7 +22,7 @@ from loopfuse.views.tables import amount, significant, table
 class Compared:
     """An output beside the reference: the greatest distance of elements that are finite in both, the same in units in the
     last place (None for integers and bools), the greatest part of its bound that an element takes, how many elements
-    nothing can be said of, and the first that is outside its bound."""
+    are undecided, the first that is outside its bound, and how many have a bound that says nothing."""
 
     name: str
     elements: int
@@ -31,6 +31,7 @@ class Compared:
     part: float
     undecided: int
     miss: Mismatch | None
+    vague: int = 0
 
     def as_record(self) -> dict[str, Any]:
         """The JSON form."""
@@ -38,7 +39,8 @@ class Compared:
         wrong = {"index": list(miss.index), "found": miss.found.item(), "expected": miss.value.item(),
                  "bound": miss.bound, "wrong": miss.wrong} if miss else None  # fmt: skip
         return {"name": self.name, "elements": self.elements, "distance": self.distance, "ulps": self.ulps,
-                "part_of_bound": self.part, "undecided": self.undecided, "miss": wrong, "ok": miss is None}  # fmt: skip
+                "part_of_bound": self.part, "undecided": self.undecided, "vague": self.vague, "miss": wrong,
+                "ok": miss is None}  # fmt: skip
 
 
 def bounded(lowered: driver.Lowered, bound: Bound, limit: int | None = None) -> dict[str, Bounded]:
@@ -76,7 +78,8 @@ def _compared(name: str, expected: Bounded, found: Array) -> Compared:
             part = float(np.max(np.where(off == 0, 0.0, off / most)))
         ulps = ulps_between(found[both], value[both]) if dtype is not None and dtype.is_float else None
     undecided = int(np.count_nonzero(expected.undecided))
-    return Compared(name, int(value.size), distance, ulps, part, undecided, agrees(expected, found))
+    return Compared(name, int(value.size), distance, ulps, part, undecided, agrees(expected, found),
+                    vague(expected))  # fmt: skip
 
 
 def ulps_between(a: Array, b: Array) -> int:
@@ -105,6 +108,13 @@ def compared_table(found: Sequence[Compared]) -> list[str]:
              f"{c.part:.0%}" if c.part < 10 else "> 1000%", str(c.undecided), str(c.elements)) for c in found]  # fmt: skip
     header = ("output", "agrees", "max abs", "max ulp", "of bound", "undecided", "elements")
     return table(header, rows, "llrrrrr")
+
+
+def vague_note(count: int) -> str:
+    """What to say of elements whose bound says nothing."""
+    whose = "1 element are" if count == 1 else f"{count} elements are"
+    return (f"the bounds of {whose} as wide as the results: they admit any number of that size and say nothing, since the "
+            f"program is ill-conditioned on this data")  # fmt: skip
 
 
 def mismatches(found: Sequence[Compared]) -> list[str]:

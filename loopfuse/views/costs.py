@@ -73,7 +73,7 @@ def kernel_view(program: Program, kernel: Kernel, plan: Plan | None) -> list[str
     cost = plan.cost
     rows += [("schedule", plan.schedule), ("roles", _pairs(plan.roles)), ("tiles", _pairs(plan.tiles)),
              ("folds", _pairs(plan.folds)), ("places", _pairs(plan.place)), ("path", plan.path or "-"),
-             *([("prologue", plan.burden)] if plan.burden else []),
+             *([(plan.burdened, plan.burden)] if plan.burden else []),
              ("launches", ", ".join(f"{la.what}: {la.blocks} blocks of {la.threads}" for la in plan.launches)),
              ("workspace", show_bytes(plan.workspace)), ("shared", show_bytes(cost.shared)),
              ("registers", f"{cost.registers} a thread; occupancy {cost.occupancy:.0%}"),

@@ -18,6 +18,7 @@ from loopfuse.diag import CompilerError, MachineError
 from loopfuse.emit.code import Argument, Code, Fill, KernelCode, Launch, Number, Pointer, Step, TileMap
 from loopfuse.emit.program import emit
 from loopfuse.ir import Program
+from loopfuse.lock import Lock
 from loopfuse.memory import show_bytes
 from loopfuse.printer import print_program
 from loopfuse.views import tilings
@@ -66,22 +67,34 @@ def model_for(arch: str) -> str:
     return DEFAULT if number >= 90 and number // 10 != 12 else "rtx4090"
 
 
-def emitted(program: Program, known: Mapping[str, int], device: Device, dynamic: bool) -> Code:
-    """The CUDA C of a program after passes, without compiling it."""
+def emitted(program: Program, known: Mapping[str, int], device: Device, dynamic: bool, lock: Lock | None = None,
+            ) -> Code:  # fmt: skip
+    """The CUDA C of a program after passes, without compiling it. `lock`: the tiles to take, and who is told of those that
+    do not fit."""
     with driver.guard("emit", lambda: print_program(program)):
-        return emit(program, known, device, dynamic=dynamic)
+        code = emit(program, known, device, dynamic=dynamic, tiles=_tiles(lock, device))
+    if lock is not None:
+        lock.tell(code.chosen, device.name, device.arch)
+    return code
+
+
+def _tiles(lock: Lock | None, device: Device) -> dict[str, str]:
+    return lock.tiles(device.name, device.arch) if lock is not None else {}
 
 
 def build(program: Program, known: Mapping[str, int], device: Device, *, arch: str = "", dynamic: bool = False,
-          cache: Cache | None = None) -> Built:  # fmt: skip
-    """Emit and compile as for a run. Where there is no compiler, or it refuses the text, the code alone with why."""
+          cache: Cache | None = None, lock: Lock | None = None) -> Built:  # fmt: skip
+    """Emit and compile as for a run. Where there is no compiler, or it refuses the text, the code alone with why. `lock` as
+    of `emitted`."""
     arch = arch or device.arch or PRESETS[DEFAULT].arch
     try:
         with driver.guard("emit", lambda: print_program(program)):
-            made = engine.make(program, known, device, arch, dynamic=dynamic, cache=cache)
+            made = engine.make(program, known, device, arch, dynamic=dynamic, cache=cache, tiles=_tiles(lock, device))
+        if lock is not None:
+            lock.tell(made.code.chosen, device.name, device.arch)
         return Built(program, made.code, device, arch, known, made.binaries, None, made.remarks)
     except (MachineError, CompilerError) as why:
-        code = emitted(program, known, device, dynamic)
+        code = emitted(program, known, device, dynamic, lock)
         return Built(program, code, device, arch, known, why=why)
 
 

@@ -30,7 +30,8 @@ def lines(code: Code, kernel: str, device: Device) -> list[str]:
     for tiling in found(code, kernel):
         sizes = ", ".join(code.sizes)
         any_ = [("for", f"any {sizes}; `--dims` shows the kernel for given ones")] * bool(sizes)
-        said += table((), [*any_, *_rows(tiling, device), *(("not", why) for why in declined(code, kernel))])
+        rows = [*any_, *_rows(tiling, device), *_lock(code, kernel), *(("not", why) for why in declined(code, kernel))]
+        said += table((), rows)
     return said
 
 
@@ -45,7 +46,8 @@ def as_record(code: Code, kernel: str, device: Device) -> dict[str, Any]:
         share = least / tiling.seconds if tiling.seconds else 0.0
         facts.append({**asdict(tiling), "waves": tiling.waves, "last_wave": tiling.last, "roof": bound, "share": share,
                       "exposed": exposed(tiling)})  # fmt: skip
-    return {"tilings": facts, "faster": declined(code, kernel)}
+    chosen = [asdict(c) for c in code.chosen if c.kernel == kernel]
+    return {"tilings": facts, "faster": declined(code, kernel), **({"chosen": chosen[0]} if chosen else {})}
 
 
 def peak(tiling: Tiling, device: Device) -> float:
@@ -88,12 +90,28 @@ def _rows(tiling: Tiling, device: Device) -> list[tuple[str, str]]:
     return [*rows, *((name, text) for name, text in passing.items() if text)]
 
 
+def _lock(code: Code, kernel: str) -> list[tuple[str, str]]:
+    """Where the tile comes from, where a lock file has one for the kernel."""
+    found = next((c for c in code.chosen if c.kernel == kernel and c.wanted), None)
+    if found is None:
+        return []
+    if found.why:
+        return [("lock", f"{found.wanted} is left out: {found.why}")]
+    model = "as of the model" if found.model == found.tile else f"the model would take {found.model}"
+    return [("lock", f"{found.tile}, {model}")]
+
+
+def _cut(tiling: Tiling) -> bool:
+    """Whether parts of sums are added by a second kernel, not by a cluster."""
+    return tiling.split > 1 and not tiling.path.startswith("wgmma")
+
+
 def _tile(tiling: Tiling) -> str:
     each = f" of each of {tiling.products} products" if tiling.products > 1 else ""
     how = f"for each of {tiling.crew}, which take turns" if tiling.turns else f"by {tiling.crew}"
     blocks = f"; {tiling.resident} blocks a multiprocessor" if tiling.resident > 1 else ""
-    share = f"; {tiling.split} blocks of a cluster share each sum" if tiling.matrix else \
-        f"; each sum cut into {tiling.split} parts, which a second kernel adds"  # fmt: skip
+    share = f"; each sum cut into {tiling.split} parts, which a second kernel adds" if _cut(tiling) else \
+        f"; {tiling.split} blocks of a cluster share each sum"  # fmt: skip
     share *= tiling.split > 1
     row = f"; clusters of {tiling.cluster} blocks hold whole rows" if tiling.cluster > 1 else ""
     return f"{tiling.rows} x {tiling.columns}{each} {how}{share}{row}{blocks}"
@@ -105,8 +123,10 @@ def _ring(tiling: Tiling) -> str:
 
 
 def _waves(tiling: Tiling) -> str:
-    what = "part" if tiling.split > 1 and not tiling.matrix else "tile"
+    what = "part" if _cut(tiling) else "tile"
     tiles = f"{tiling.tiles} {what}{'s' * (tiling.tiles != 1)}, {tiling.at_once} at once"
+    if tiling.nests:
+        tiles += f", of {len(tiling.nests)} products in turn: {', '.join(str(n) for n in tiling.nests)}"
     last = "the last one" if tiling.waves > 1 else "which is"
     return f"{tiling.waves}, {last} {tiling.last:.0%} full ({tiles})"
 
@@ -114,8 +134,7 @@ def _waves(tiling: Tiling) -> str:
 def _epilogue(tiling: Tiling) -> str:
     share = exposed(tiling)
     if share is None or tiling.epilogue is None:
-        second = tiling.split > 1 and not tiling.matrix
-        return "in the second kernel" if second else "after the products of a tile; not reckoned apart"
+        return "in the second kernel" if _cut(tiling) else "after the products of a tile; not reckoned apart"
     clocks = f"{significant(tiling.epilogue)} clocks of a tile, {share:.0%} of its time"
     if tiling.turns and tiling.waves > 1:
         return f"hidden behind the other consumer's products, but for {clocks}"

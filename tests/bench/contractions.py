@@ -23,7 +23,8 @@ except ImportError:
     jax_peers = None  # type: ignore[assignment]
 
 ROWS = 256  # of the output, that are compared
-ROUNDED = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24}  # what rounding once is off by at most, of a number
+# What rounding once is off by at most, of a number.
+ROUNDED = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
 ROUNDINGS = 4  # of the output and of what is stored on the way, as in eager PyTorch
 ADDED = 2.0**-23  # what an addition is off by, of the sum: the accumulators of matrix units cut, they do not round
 TF32 = 8 * 2.0**-10  # operands are cut to 11 bits; the errors of a sum's terms are independent: eight deviations
@@ -34,7 +35,9 @@ Tensors = dict[str, torch.Tensor]
 def allowed(workload: Workload) -> float:
     """What a result may be off by, of itself and of a typical one together."""
     operand = next(iter(workload.inputs.values())).dtype
-    return ROUNDINGS * ROUNDED[operand] + workload.depth * ADDED + (TF32 if workload.unit == "tf32" else 0.0)
+    step = 2 * ROUNDED["f64"] if operand == "f64" else ADDED  # of f64, what it is held against is off as well
+    added = workload.depth * step
+    return ROUNDINGS * ROUNDED[operand] + added + (TF32 if workload.unit == "tf32" else 0.0)
 
 
 def judge(workload: Workload, inputs: Tensors, outputs: list[torch.Tensor]) -> tuple[float, str]:

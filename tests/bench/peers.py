@@ -8,7 +8,7 @@ Results are compared with f64 before anything is timed. A share is that of the f
 copy measured in the same run. A ratio is a peer's time over loopfuse's, both taken in the peer's way: events around single
 calls with the L2 flushed, or for JAX the wall time of calls back to back.
 
-Contractions are held against a product of large bf16 matrices of the same run (tf32: half of it; f32: the data sheet), and
+Contractions are held against a product of large bf16 matrices of the same run (tf32: half of it; f32 and f64: the data sheet), and
 are timed with their peers in turns. Peers `best` are the calls of the vendor's library that compute the same, and `max` is
 torch.compile with max-autotune, which takes up to a minute a workload.
 """
@@ -39,7 +39,7 @@ try:
 except ImportError:
     jax_peers = None  # type: ignore[assignment]
 
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i64": torch.int64}
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64, "i64": torch.int64}
 CLOSE = {"bf16": 2.0**-6, "f16": 2.0**-8, "f32": 2.0**-15}
 SLOW = {"compile": 4.0, "max": 60.0, "jax": 2.0}  # seconds that a workload may take there
 PEERS = ("eager", "compile", "max", "best", "jax")

@@ -112,6 +112,10 @@ def ffn_block(x: Tensor, g: Tensor, b: Tensor, w1: Tensor, b1: Tensor, w2: Tenso
     return x + (F.gelu(F.layer_norm(x, (x.shape[1],), g, b) @ w1 + b1, approximate="tanh") @ w2 + b2)
 
 
+def qkv_gqa(x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, bq: Tensor, bk: Tensor, bv: Tensor) -> tuple[Tensor, ...]:
+    return torch.addmm(bq, x, wq), torch.addmm(bk, x, wk), torch.addmm(bv, x, wv)
+
+
 def wide(x: Tensor) -> Tensor:
     """Half types in f32; the rest as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -120,7 +124,7 @@ def wide(x: Tensor) -> Tensor:
 PEERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
     small_chain, ew_chain, sigmoid_mul, bias_gelu, lstm_gate, transpose_add, sumsq, softmax, layernorm_residual,
     mean_var_rows, mean_var_cols, cross_entropy, gemv, blur, nearest, matmul, linear_gelu, linear_gelu_kmajor,
-    linear_residual, swiglu, matmul_colsum, matmul_residual_ln, ffn_block,
+    linear_residual, swiglu, matmul_colsum, matmul_residual_ln, ffn_block, qkv_gqa,
 )}  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from loopfuse.frontend.typed import TypedProgram
 from loopfuse.solve import Equation, solve
 
 FOLDER = Path(__file__).resolve().parent / "peers"
-WIDTH = {"bf16": 2, "f16": 2, "f32": 4, "i64": 8}
-ARITHMETIC = 66.9e12  # f32 operations a second of an H200, by its data sheet
-Unit = Literal["", "bf16", "tf32", "f32"]
+WIDTH = {"bf16": 2, "f16": 2, "f32": 4, "i64": 8, "f64": 8}
+ARITHMETIC = 66.9e12  # f32 operations a second of an H200, and of f64 in its matrix units, by its data sheet
+Unit = Literal["", "bf16", "tf32", "f32", "f64"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,17 @@ def _feed_forward(m: int, d: int, f: int, goal: float) -> Workload:
                     extents=f"{m} x {d} x {f}", goals={"library": goal}, rows=("x",), depth=d + f)  # fmt: skip
 
 
+def _projections(m: int, k: int, n: int, g: int, goal: float) -> Workload:
+    """Queries of `n` columns, keys and values of `g`, of one [M, K]."""
+    widths = {"q": n, "k": g, "v": g}
+    inputs = {"x": Array("bf16", (m, k))}
+    inputs |= {f"w{name}": Array("bf16", (k, width), k**-0.5) for name, width in widths.items()}
+    inputs |= {f"b{name}": Array("bf16", (width,)) for name, width in widths.items()}
+    outputs = {name: Array("bf16", (m, width)) for name, width in (("queries", n), ("keys", g), ("values", g))}
+    return Workload("qkv_gqa_bf16", "qkv_gqa", "qkv_gqa", inputs, outputs, jax=False, flops=2.0 * m * k * (n + 2 * g), unit="bf16",
+                    extents=f"{m} x ({n} + 2 x {g}) x {k}", goals={"library": goal}, rows=("x",), depth=k)  # fmt: skip
+
+
 def _contractions() -> list[Workload]:
     large, middle, shallow = (8192, 8192, 8192), (4096, 4096, 4096), (32768, 3072, 768)
     return [
@@ -191,10 +202,12 @@ def _contractions() -> list[Workload]:
         _product("linear_gelu_tf32_4096_kmajor", "linear_gelu_kmajor", middle, 0.95, "f32", "tf32", "linear_gelu_tf32_kmajor"),
         _product("linear_gelu_tf32_4096", "linear_gelu", middle, 0.85, "f32", "tf32", "linear_gelu_tf32"),
         _product("linear_gelu_f32_4096", "linear_gelu", middle, {}, "f32", "f32", "linear_gelu_f32"),
+        _product("matmul_f64_4096", "matmul", middle, 0.9, "f64", "f64", "matmul_f64"),
         _product("swiglu_bf16", "swiglu", (8192, 2 * 11008, 4096), 1.1),
         _product("matmul_colsum_bf16_8192", "matmul_colsum", large, 1.0, jax=True),
         _product("matmul_residual_ln_bf16", "matmul_residual_ln", (16384, 1024, 1024), 1.1),
         _feed_forward(8192, 1024, 4096, 1.0),
+        _projections(8192, 4096, 4096, 1024, 1.0),
         # The instructions of devices from sm_80 on, on one that has better.
         _product("linear_gelu_bf16_8192_sm80", "linear_gelu", large, 0.60, through="mma"),
     ]  # fmt: skip

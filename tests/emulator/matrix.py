@@ -94,6 +94,14 @@ MATRIX: dict[str, str] = {
     "lf_load_matrix4": _load("lf_load_matrix4", 0),
     "lf_load_matrix4_t": _load("lf_load_matrix4_t", 1),
     **{f"lf_mma_16x8_{kind}": _warp(kind) for kind in WARP},
+    "lf_mma_8x8_f64": _inline(
+        "void lf_mma_8x8_f64(double& d0, double& d1, double a, double b)",
+        'double d[2] = {d0, d1}; emu_mma_double("lf_mma_8x8_f64", d, &a, b, 1); d0 = d[0]; d1 = d[1];',
+    ),
+    "lf_mma_16x8_f64": _inline(
+        "void lf_mma_16x8_f64(double (&d)[4], const double (&a)[2], double b)",
+        'emu_mma_double("lf_mma_16x8_f64", d, a, b, 2);',
+    ),
     **{
         f"lf_stage{width}_if": _inline(
             f"void lf_stage{width}_if(void* to, const void* from, bool inside)",

@@ -266,6 +266,23 @@ void multiply_warp(Warp&, u64* lanes) {
     for (unsigned n = 0; n < 4; ++n) ((const Operands*)lanes[l])->d[n] = sum_of(l, n);
 }
 
+// Doubles, by halves of 8 rows: lane l has element l % 4 of the sum of row l / 4 of each and of column l / 4, and the results
+// of its row at columns 2 (l % 4) and the next one.
+struct Doubles {
+  double* d;
+  const double* a;
+  double b;
+  unsigned halves;
+};
+
+void multiply_doubles(Warp&, u64* lanes) {
+  auto of = [&](unsigned l) -> const Doubles& { return *(const Doubles*)lanes[l]; };
+  for (unsigned l = 0; l < 32; ++l)
+    for (unsigned n = 0; n < 2 * of(l).halves; ++n)
+      for (unsigned k = 0; k < 4; ++k)
+        of(l).d[n] = __builtin_fma(of(l / 4 * 4 + k).a[n / 2], of((l % 4 * 2 + n % 2) * 4 + k).b, of(l).d[n]);
+}
+
 struct Matrices {
   unsigned char* row;
   unsigned* words;
@@ -364,6 +381,11 @@ extern "C" void emu_mma_wait(int left) {
 extern "C" void emu_mma_warp(const char* what, int kind, void* d, const unsigned* a, const unsigned* b) {
   Operands mine{(Kind)kind, (unsigned*)d, a, b};
   meet(what, ~0u, (u64)(uintptr_t)&mine, multiply_warp);
+}
+
+extern "C" void emu_mma_double(const char* what, double* d, const double* a, double b, unsigned halves) {
+  Doubles mine{d, a, b, halves};
+  meet(what, ~0u, (u64)(uintptr_t)&mine, multiply_doubles);
 }
 
 extern "C" void emu_matrix_move(const char* what, const void* p, unsigned* words, int how) {

@@ -80,6 +80,7 @@ void emu_mma_fence();
 void emu_mma_end();
 void emu_mma_wait(int left);
 void emu_mma_warp(const char* what, int kind, void* d, const unsigned int* a, const unsigned int* b);
+void emu_mma_double(const char* what, double* d, const double* a, double b, unsigned int halves);
 void emu_matrix_move(const char* what, const void* p, unsigned int* words, int how);  // 0: load, 1: transposed, 2: store
 int printf(const char*, ...);
 void* memcpy(void*, const void*, size_t);

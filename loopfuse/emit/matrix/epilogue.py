@@ -7,7 +7,7 @@ of the accumulators of `wgmma` and of `mma.sync` alike (PTX ISA, figures of matr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -35,8 +35,9 @@ class Epilogue(Serial):
 
     What the kernel round them says, as texts over `{j}`, `{e}` (which element of a group of four) or `{h}` (which of its
     two rows): `sums`, the result of each accumulator; `packed`, for outputs of 16 bits that leave as tiles, where a pair
-    goes; `plain`, for wider ones, where an element goes; `tiles`, for loads that came as tiles, where a pair is; `states`, of accumulators that ride along.
-    `apart`: how far the two rows are apart.
+    goes; `plain`, for wider ones, where an element goes; `tiles`, for loads that came as tiles, where a pair is; `states`, of
+    accumulators that ride along; `before` and `after`, lines round each group of eight columns. `apart`: how far the two
+    rows are apart.
     """
 
     def __init__(self, writer: Writer, leaves: Leaves, extents: Mapping[str, int], apart: int = 8) -> None:
@@ -48,7 +49,10 @@ class Epilogue(Serial):
         self.plain: dict[str, str] = {}
         self.tiles: dict[Load, str] = {}
         self.states: dict[str, str] = {}
+        self.before: list[str] = []
+        self.after: list[str] = []
         self.kept: dict[str, str] = {}  # by value of one side: its array in shared memory
+        self.common: tuple[str, ...] = ()  # sides of which all consumers share the values
         self.at: Block | None = None
         self.j = self.e = self.row = self.col = self.inside = ""
         job = leaves.whole.job
@@ -65,18 +69,20 @@ class Epilogue(Serial):
         """Room for the values of each side of a tile, `copies` times; bytes. `base`: where it is; `copy`: which one."""
         offset = 0
         for side, found in self.leaves.kept.items():
+            many = 1 if side in self.common else copies
             for leaf in found:
                 size = self.extents[side] * leaf.bytes
                 name = self.kept[leaf.name] = self.w.names.fresh(leaf.name)
                 kind = c_type(leaf.value.dtype)
-                which = f" + {copy} * {size}" if copies > 1 else ""
+                which = f" + {copy} * {size}" if many > 1 else ""
                 self.w.line(f"{kind}* const {name} = ({kind}*)({base} + {offset}{which});")
-                offset += -(-size * copies // 16) * 16
+                offset += -(-size * many // 16) * 16
         return offset
 
-    def one_sided(self, thread: str, threads: int) -> None:
+    def one_sided(self, thread: str, threads: int, sides: Iterable[str] = ("rows", "cols")) -> None:
         """Values that follow one side only into shared memory, by the threads of a tile."""
-        for side, found in self.leaves.kept.items():
+        for side in sides:
+            found = self.leaves.kept[side]
             if not found:
                 continue
             axis, first = (self.whole.rows, self.origin[0]) if side == "rows" else (self.whole.cols, self.origin[1])
@@ -132,6 +138,8 @@ class Epilogue(Serial):
                 w.alias[leaf.name] = self.leaf(leaf, side)
         w.line("#pragma unroll")
         with w.block(f"for (int {j} = 0; {j} < {block.width // 8}; ++{j})"):
+            for line in self.before:
+                w.line(line.format(j=j))
             made: dict[str, str] = {}
             for buffer in self.packed:
                 made[buffer] = w.names.fresh(f"{buffer}.made")
@@ -164,18 +172,24 @@ class Epilogue(Serial):
                                 stack.enter_context(w.block(f"if ({self.inside})"))
                             super().store(stmt)
                 self._places(block, start, depth)
-            for buffer, name in made.items():
-                kind = whole.job.buffers[buffer].dtype
-                for h in range(2):
-                    to = self.packed[buffer].format(j=j, h=h)
-                    w.line(f"{to} = lf_{kind}x2({name}[{2 * h}], {name}[{2 * h + 1}]);")
-                w.names.free(name)
+            self._pairs(made)
+            for line in self.after:
+                w.line(line.format(j=j))
         w.hook = None
         for leaf in (x for found in self.leaves.kept.values() for x in found):
             del w.alias[leaf.name]
         for name in (j, e):
             w.names.free(name)
         self.at = None
+
+    def _pairs(self, made: Mapping[str, str]) -> None:
+        """The pairs of outputs that leave as tiles, from the four elements of each."""
+        for buffer, name in made.items():
+            kind = self.whole.job.buffers[buffer].dtype
+            for h in range(2):
+                to = self.packed[buffer].format(j=self.j, h=h)
+                self.w.line(f"{to} = lf_{kind}x2({name}[{2 * h}], {name}[{2 * h + 1}]);")
+            self.w.names.free(name)
 
     def _places(self, block: Block, start: int, depth: int) -> None:
         """The row, the column and the loop indices that the lines from `start` on use."""

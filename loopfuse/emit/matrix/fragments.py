@@ -20,9 +20,8 @@ from itertools import product
 from loopfuse.dtypes import F32
 from loopfuse.emit.matrix.forms import ROW, SLOT, Form
 from loopfuse.emit.matrix.leaves import Flat
-from loopfuse.emit.matrix.results import FIRST_GROUP
 from loopfuse.emit.matrix.shape import Contraction, Ride, Unit
-from loopfuse.emit.matrix.warpgroup import LAG, Kernel
+from loopfuse.emit.matrix.warpgroup import Kernel
 from loopfuse.sizes import ONE
 
 MOST_REGISTERS = 200  # of results and of the left operands of two stages
@@ -166,7 +165,7 @@ class Fragments(Kernel):
         """Values of one side are there before the first products."""
         return False
 
-    def loop(self, lag: bool) -> None:
+    def loop(self, lag: int) -> None:
         """The loop over the stages of a tile: while the products of one go on, the left operands of the next are read."""
         w, form, whole = self.w, self.form, self.whole
         n = w.names.fresh
@@ -190,8 +189,7 @@ class Fragments(Kernel):
                         w.line(f"lf_mma_64x{form.columns}_{form.kind}_r0({self.acc[unit.acc.id]}[{m}], {now[a]}[{m}][{kk}], "
                                f"{right}, {keep});")  # fmt: skip
             w.line("lf_mma_end();")
-            if lag:
-                w.line(f"if ({self.mine} == 0 && {step} == {LAG - 1}) lf_group_arrive({FIRST_GROUP + 2}, 256);")
+            self.lead(lag, step)
             w.line(f"const int {at} = {self.slot} + 1 == {form.stages} ? 0 : {self.slot} + 1;")
             w.line(f"const unsigned int {wait} = {at} ? {self.phase} : {self.phase} ^ 1;")
             with w.block(f"if ({step} + 1 < {self.trips})"):

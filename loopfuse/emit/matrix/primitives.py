@@ -206,5 +206,14 @@ __device__ __forceinline__ void lf_send(T* to, T value, unsigned long long* bar,
     "lf_load_matrix4": _matrix("", "lf_load_matrix4"),
     "lf_load_matrix4_t": _matrix(".trans", "lf_load_matrix4_t"),
     **{f"lf_mma_16x8_{kind}": _warp(kind) for kind in WARP},
+    # Products of doubles, 4 of the sum: each product is added with one rounding. 16 rows at once from sm_90 on.
+    "lf_mma_8x8_f64": _I + """void lf_mma_8x8_f64(double& d0, double& d1, double a, double b) {
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+    : "+d"(d0), "+d"(d1) : "d"(a), "d"(b));
+}""",
+    "lf_mma_16x8_f64": _I + """void lf_mma_16x8_f64(double (&d)[4], const double (&a)[2], double b) {
+  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+    : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3]) : "d"(a[0]), "d"(a[1]), "d"(b));
+}""",
     **{f"lf_stage{width}_if": _stage(width) for width in (16, 8, 4)},
 }  # fmt: skip

@@ -29,6 +29,8 @@ class Results:
     """Statements of a consumer for the results of its tile."""
 
     apart = 8  # rows between the two of a thread
+    ringed = False  # whether the residual comes through the ring, after the operands of a tile
+    tight = False  # whether registers are so few that an element is made from as little as possible at a time
 
     def __init__(self, whole: Contraction, leaves: Leaves, form: Form) -> None:
         self.whole, self.leaves, self.form = whole, leaves, form
@@ -82,6 +84,15 @@ class Results:
             stem,
         )
 
+    @property
+    def inplace(self) -> bool:
+        """Whether the result takes the place of the residual."""
+        return self.residual is not None and not self.ringed
+
+    def sides(self) -> tuple[str, ...]:
+        """The sides of which a consumer keeps values for each of its tiles."""
+        return tuple(side for side, kept in self.leaves.kept.items() if kept)
+
     def sync(self) -> str:
         """A barrier of the threads of a consumer."""
         return f"lf_group_sync({FIRST_GROUP} + {self.mine}, 128);"
@@ -118,7 +129,7 @@ class Results:
         """The results of a tile, by tiles of 64 x 64 (or of all columns where those are fewer)."""
         w, form, whole = self.w, self.form, self.whole
         n = w.names.fresh
-        if any(self.leaves.kept.values()):
+        if self.sides():
             w.line(self.sync())
         warp_row, lane_col, own = n("warp.row"), n("lane.col"), n("own")
         start, depth = len(w.lines), w.depth
@@ -215,41 +226,44 @@ class Results:
         inside = self.inside_row(m)
         row = f"{inside} + {warp_row}" if inside else warp_row
         col = f"{c} + {lane_col}" if c else lane_col
-        epilogue.tiles = {}
+        epilogue.tiles, epilogue.before, epilogue.after = {}, [], []
         at = k % form.slots
         if self.residual:
             load, _ = self.residual
-            pairs = n(f"{load.buffer}.pairs")
-            w.line(f"unsigned int {pairs}[16];")
-            w.line(f"lf_bar_wait({self.come} + {self.mine} * {form.slots} + {at}, {self.came} >> {at} & 1);")
-            w.line(f"{self.came} ^= {1 << at};")
-            for q in range(4):
-                w.line(
-                    f"lf_load_matrix4({self.chunk(at, q, own)}, {', '.join(f'{pairs}[{4 * q + x}]' for x in range(4))});"
-                )
-            epilogue.tiles[load] = f"{pairs}[2 * {{j}} + {{h}}]"
+            pairs, there = n(f"{load.buffer}.pairs"), self.arrived(k)
+            w.line(f"unsigned int {pairs}[{4 if self.tight else 16}];")
+            if self.tight:
+                epilogue.before = [f"if ({{j}} % 2 == 0) {self.move('load', there, '{j}', own, pairs, 0)}"]
+            for q in range(0 if self.tight else 4):
+                w.line(self.move("load", there, str(2 * q), own, pairs, 4 * q))
+            epilogue.tiles[load] = self.pair(pairs, self.tight)
         made: dict[str, str] = {}
         epilogue.packed, epilogue.plain = {}, {}
-        for store, _ in self.staged:
+        for number, (store, _) in enumerate(self.staged):
             if self.whole.job.buffers[store.buffer].dtype in HALVES:
                 name = made[store.buffer] = n(f"{store.buffer}.pairs")
-                w.line(f"unsigned int {name}[16];")
-                epilogue.packed[store.buffer] = f"{name}[2 * {{j}} + {{h}}]"
+                early = self.tight and number == 0  # its slot is free by now
+                w.line(f"unsigned int {name}[{4 if early else 16}];")
+                epilogue.packed[store.buffer] = self.pair(name, early)
+                if early:
+                    to = self.slot_at(at if self.inplace else sent % form.slots)
+                    epilogue.after = [f"if ({{j}} % 2 == 1) {self.move('store', to, '{j} - 1', own, name, 0)}"]
             else:
                 name = made[store.buffer] = n(f"{store.buffer}.made")
                 w.line(f"float {name}[32];")
                 epilogue.plain[store.buffer] = f"{name}[4 * {{j}} + {{e}}]"
         epilogue.block(Block(row, col, width))
-        if self.residual and not self.staged:
-            self.refill(k)
+        if self.residual:
+            self.taken(k)
         for (store, flat), out in zip(self.staged, self.out_maps, strict=True):
             batch = followed(flat.batch)
             halves = 1 if store.buffer in epilogue.packed else 2
             for half in range(halves):
-                place = at if self.residual else sent % form.slots
-                self.stage_out(made[store.buffer], place, half if halves == 2 else -1, (warp_row, own), flat)
+                place = at if self.inplace else sent % form.slots
+                if halves == 2 or store is not self.staged[0][0] or not self.tight:
+                    self.stage_out(made[store.buffer], place, half if halves == 2 else -1, (warp_row, own), flat)
                 w.line("lf_async_fence();")
-                if not self.residual:
+                if not self.inplace:
                     w.line(f"if ({self.thread} == 0) lf_tile_store_read<{max(0, form.slots - 2)}>();")
                 w.line(self.sync())
                 points = "".join(f", {self.points[x]}" for x in batch)
@@ -257,7 +271,7 @@ class Results:
                     w.line(f"lf_tile_store{2 + len(batch)}(&{out}, {self.slots} + {place * SLOT}, "
                            f"{self.corner(flat, m, c, half)}{points});")  # fmt: skip
                     w.line("lf_tile_store_end();")
-                    if self.residual:
+                    if self.inplace:
                         self.refill(k)
                 sent += 1
         for name in (*made.values(), *([epilogue.tiles[self.residual[0]].split("[")[0]] if self.residual else [])):
@@ -280,8 +294,7 @@ class Results:
         w, own = self.w, rows[1]
         if half < 0:
             for q in range(4):
-                pairs = ", ".join(f"{made}[{4 * q + x}]" for x in range(4))
-                w.line(f"lf_store_matrix4({self.chunk(place, q, own)}, {pairs});")
+                w.line(self.move("store", self.slot_at(place), str(2 * q), own, made, 4 * q))
             return
         j, h, lane = w.names.fresh("j"), w.names.fresh("h"), f"{self.thread} % 32"
         w.line("#pragma unroll")
@@ -309,9 +322,32 @@ class Results:
                 with self.w.block(f"if ({self.thread} == 0)"):
                     self.fetch(after)
 
-    def chunk(self, slot: int, q: int, own: str) -> str:
-        """The address that a thread gives for the q-th 16 columns of a tile of 64 x 64."""
-        return f"{self.slots} + {slot * SLOT} + {own} * {ROW} + (({2 * q} + {self.thread} % 32 / 16 ^ {own} & 7) << 4)"
+    def slot_at(self, slot: int) -> str:
+        """The address of a slot."""
+        return f"{self.slots} + {slot * SLOT}"
+
+    def move(self, way: str, place: str, eight: str, own: str, words: str, first: int) -> str:
+        """16 columns of a tile of 64 x 64 from shared memory (`load`) or to it (`store`), by four words of a thread from
+        `first` on. `eight`: the first of their two groups of eight columns, of which there are eight."""
+        at = f"{place} + {own} * {ROW} + (({eight} + {self.thread} % 32 / 16 ^ {own} & 7) << 4)"
+        return f"lf_{way}_matrix4({at}, {', '.join(f'{words}[{first + x}]' for x in range(4))});"
+
+    @staticmethod
+    def pair(words: str, few: bool) -> str:
+        """The word of a pair of columns, of 64 or (`few`) of the 16 in hand."""
+        return f"{words}[2 * ({{j}} % 2) + {{h}}]" if few else f"{words}[2 * {{j}} + {{h}}]"
+
+    def arrived(self, k: int) -> str:
+        """Wait for a part of the residual; where it is."""
+        at = k % self.form.slots
+        self.w.line(f"lf_bar_wait({self.come} + {self.mine} * {self.form.slots} + {at}, {self.came} >> {at} & 1);")
+        self.w.line(f"{self.came} ^= {1 << at};")
+        return self.slot_at(at)
+
+    def taken(self, k: int) -> None:
+        """A part of the residual has been read: where no result takes its place, the next one may come."""
+        if not self.staged:
+            self.refill(k)
 
     # -- folds that ride along ----------------------------------------------------------------------------------------
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from loopfuse.dtypes import F32
 from loopfuse.emit.approx import approximations
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.code import Launch, Tiling, grid
 from loopfuse.emit.matrix.epilogue import Epilogue, indices
-from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands, untaken
+from loopfuse.emit.matrix.forms import SLOT, TYPES, Form, Operand, operands, untaken
 from loopfuse.emit.matrix.leaves import Flat
+from loopfuse.emit.matrix.results import FIRST_GROUP, followed
 from loopfuse.emit.matrix.row_shape import RowForm, Section, parse_rows
+from loopfuse.emit.matrix.row_tiles import ROWS, clusters, exchanged, followed_by, layout, sent, shared, tiles
 from loopfuse.emit.matrix.tiling import of_rows, warpgroups
 from loopfuse.emit.matrix.warpgroup import Kernel
 from loopfuse.emit.rows_join import LEAST_SENT
@@ -29,17 +30,9 @@ from loopfuse.emit.rows_vectors import used
 from loopfuse.emit.writer import Writer, c_type, state_bytes, state_type
 from loopfuse.ir import Acc, Let, Load, Store
 from loopfuse.ops import MONOIDS
-from loopfuse.sizes import ONE
 from loopfuse.walking import own
 
-BARRIERS = 256  # bytes of shared memory for barriers
-LEAST_STAGES = 2
-MOST_SLOTS = 4  # tiles of 64 x 64 of a consumer on their way
-# Of the multiprocessors, those that clusters of more than two blocks reach: the rest of each part of the device is too few
-# for one. An H200 of 132 holds 30 clusters of four such blocks; one more would wait until all others have ended.
-REACHED = (10, 11)
-TILES = ((128, 256), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64))
-ROWS = 64  # of a consumer
+ALL = FIRST_GROUP + 3  # the barrier of all consumers
 
 
 def by_rows(job: Job) -> Emitted | Declined:
@@ -66,56 +59,11 @@ def by_rows(job: Job) -> Emitted | Declined:
             return found
         if kind == "tf32" and any(o.major == "mn" for o in found[0]):
             return Declined("operands of 32 bits that lie along the result are for kernels without whole rows")
-        kernel = _fitted(form, rows, columns, -(-width // columns), found, kind)
-        if kernel is not None:
-            return kernel.emitted()
+        cluster = -(-width // columns)
+        made = layout(form, rows, columns, cluster, found[0], kind)
+        if made is not None:
+            return RowKernel(form, made, cluster, *found).emitted()
     return why
-
-
-def tiles(form: RowForm, width: int) -> list[tuple[int, int]]:
-    """Tiles whose cluster holds a row: the plan's, then others."""
-    job, each = form.whole.job, len(form.whole.units)
-    planned = (job.plan.tiles.get("rows", 128), job.plan.tiles.get("columns", 256))
-    found: list[tuple[int, int]] = []
-    most = max(1, job.target.device.cluster)
-    for rows, columns in (planned, *((r, c // each // 8 * 8) for r, c in TILES)):
-        if rows not in (ROWS, 2 * ROWS) or columns % 8 or not 8 <= columns * each <= 256:
-            continue
-        narrow = columns * each <= 128 or job.budget == 255
-        if -(-width // columns) <= most and narrow and (rows, columns) not in found:
-            found.append((rows, columns))
-    return found
-
-
-def _fitted(form: RowForm, rows: int, columns: int, cluster: int, ring: tuple[list[Operand], list[tuple[int, int]]],
-            kind: str) -> RowKernel | None:  # fmt: skip
-    """A kernel with as many stages as there is room for."""
-    consumers = rows // ROWS
-    sides = {"rows": rows, "cols": columns}
-    beside = BARRIERS + consumers * 2 * exchanged(form, cluster)
-    beside += sum(-(-sides[s] * x.bytes * consumers // 16) * 16 for s, kept in form.parts.kept.items() for x in kept)
-    depth = ROW // ring[0][0].side.dtype.itemsize
-    stage = sum(o.bytes for o in ring[0])
-    room = form.whole.job.target.device.shared - beside
-    stages = min(MOST_STAGES, (room - consumers * 2 * SLOT) // stage)
-    slots = min(MOST_SLOTS, (room - stages * stage) // (consumers * SLOT))
-    if stages < LEAST_STAGES:
-        return None
-    layout = Form(rows, columns, consumers, False, stages, slots, depth, kind)
-    return RowKernel(form, layout, cluster, *ring)
-
-
-def exchanged(form: RowForm, cluster: int) -> int:
-    """Bytes that a consumer has for the partial states of a join."""
-    if cluster == 1:
-        return 0
-    return max((sum(cluster * ROWS * _sent(a)[1] for a in s.accs) for s in form.sections), default=0)
-
-
-def _sent(acc: Acc) -> tuple[str, int]:
-    """The type of a partial state that is sent, and its bytes."""
-    item = state_bytes(acc.monoid, acc.dtype)
-    return ("int", LEAST_SENT) if item < LEAST_SENT else (state_type(acc.monoid, acc.dtype), item)
 
 
 class RowElements(Epilogue):
@@ -196,9 +144,9 @@ class RowKernel(Kernel):
 
     kept_rows = True
 
-    def __init__(self, form: RowForm, layout: Form, cluster: int, ring: list[Operand], pairs: list[tuple[int, int]],
+    def __init__(self, form: RowForm, made: Form, cluster: int, ring: list[Operand], pairs: list[tuple[int, int]],
                  ) -> None:  # fmt: skip
-        super().__init__(form.whole, form.parts, layout, ring, pairs, form.whole.job.name)
+        super().__init__(form.whole, form.parts, made, ring, pairs, form.whole.job.name)
         self.rows, self.cluster = form, cluster
         self.bars = self.states = self.joined = ""
         self.out: list[tuple[int, Store, Flat]] = []  # by section
@@ -215,22 +163,16 @@ class RowKernel(Kernel):
         return Emitted((code,), (launch,), (), frozenset(aligned))
 
     def room(self) -> int:
-        """How many clusters there are: as many as the device holds, fewer where all then have as many tiles."""
-        whole, target = self.whole, self.whole.job.target
-        units = target.device.units
-        if self.cluster > 2:
-            units = units * REACHED[0] // REACHED[1]
-        room = max(1, units // self.cluster)
-        extents = ((whole.rows.extent + (self.form.rows - 1)) // self.form.rows, *(a.extent for a in whole.batch))
-        count = target.number(prod(extents, start=ONE))
-        return room if count is None else -(-count // -(-count // room)) if count > 0 else 0
+        """How many clusters there are."""
+        return clusters(self.rows, self.form.rows, self.cluster, self.whole.job.target.number)
 
     def record(self) -> Tiling:
         """The record of its tiles."""
         body = [s for section in self.rows.sections if section.sweep for s in section.stmts]
         comes = [self.incoming[1].buffer] if self.incoming else []
         made = warpgroups(self.whole, of_rows(self.leaves, body), self.form, self.through, self.results, comes,
-                          [s.buffer for _, s, _ in self.out], self.cluster, self.room() * self.cluster)  # fmt: skip
+                          [s.buffer for _, s, _ in self.out], self.cluster, self.room() * self.cluster,
+                          followed_by(self.form.consumers))  # fmt: skip
         return replace(made, folds=tuple(a.id for section in self.rows.sections for a in section.accs))
 
     # -- what is arranged otherwise -----------------------------------------------------------------------------------
@@ -248,6 +190,53 @@ class RowKernel(Kernel):
             self.out += [(number, *s) for s in self.staged]
         self.staged = [s for _, *s in self.out]  # type: ignore[misc]
         self.residual = self.incoming[1:] if self.incoming else None
+        first = next(k for k, section in enumerate(self.rows.sections) if section.sweep)
+        self.ringed = self.incoming is not None and self.incoming[0] == first
+
+    # -- a residual through the ring ----------------------------------------------------------------------------------
+
+    def together_in_ring(self) -> int:
+        """Parts of the residual of each consumer that a place of the ring holds."""
+        return self.stage // (self.form.consumers * SLOT)
+
+    def more(self, slot: str, phase: str) -> None:
+        """The residual follows the operands, so that it has come when the products are done."""
+        if not self.ringed or self.residual is None:
+            return
+        w, form, pieces, each = self.w, self.form, self.pieces(), self.together_in_ring()
+        batch = followed(self.residual[1].batch)
+        points = "".join(f", {self.points[x]}" for x in batch)
+        for start in range(0, len(pieces), each):
+            part = pieces[start : start + each]
+            w.line(f"lf_bar_wait({self.empty} + {slot}, {phase});")
+            w.line(f"lf_bar_expect({self.full} + {slot}, {len(part) * form.consumers * SLOT});")
+            for consumer in range(form.consumers):
+                for k, (_, c) in enumerate(part):
+                    to = f"{self.base} + {slot} * {self.stage} + {(consumer * each + k) * SLOT}"
+                    w.line(f"lf_tile_load{2 + len(batch)}({to}, &{self.in_map}, {self.full} + {slot}, "
+                           f"{self.col} + {c}, {self.row} + {consumer * ROWS}{points});")  # fmt: skip
+            w.line(f"if (++{slot} == {form.stages}) {{ {slot} = 0; {phase} ^= 1; }}")
+
+    def arrived(self, k: int) -> str:
+        """Wait for a part of the residual; where it is."""
+        if not self.ringed:
+            return super().arrived(k)
+        each = self.together_in_ring()
+        if k % each == 0:
+            self.w.line(f"lf_bar_wait({self.full} + {self.slot}, {self.phase});")
+        first = f"{self.base} + {self.slot} * {self.stage} + {self.mine} * {each * SLOT}"
+        return f"{first} + {k % each * SLOT}" if k % each else first
+
+    def taken(self, k: int) -> None:
+        """After the last part in a place of the ring the producer may have that."""
+        if not self.ringed:
+            super().taken(k)
+            return
+        each = self.together_in_ring()
+        if k % each == each - 1 or k == len(self.pieces()) - 1:
+            self.w.line(self.sync())
+            self.release(f"{self.thread} == 0", self.slot)
+            self.w.line(f"if (++{self.slot} == {self.form.stages}) {{ {self.slot} = 0; {self.phase} ^= 1; }}")
 
     def beside(self, room: int) -> int:
         """Barriers and places for the joins of a cluster."""
@@ -272,7 +261,33 @@ class RowKernel(Kernel):
         if self.cluster > 1:
             self.joined = self.w.names.fresh("joined")
             self.w.line(f"unsigned int {self.joined} = 0;")
-        return RowElements(self.w, self.rows, {"rows": self.form.rows, "cols": self.form.columns})
+        found = RowElements(self.w, self.rows, {"rows": self.form.rows, "cols": self.form.columns})
+        found.common = shared(self.rows)
+        return found
+
+    def sides(self) -> tuple[str, ...]:
+        """Those of which every tile has values of its own."""
+        return tuple(side for side in super().sides() if side not in shared(self.rows))
+
+    def before_tiles(self) -> None:
+        """What all tiles of the block share."""
+        if not shared(self.rows):
+            return
+        w, count = self.w, self.form.consumers
+        super().tops()
+        if self.leaves.kept["cols"]:
+            self.epilogue.origin = ("0", self.first_column("(int)blockIdx.x"))
+            self.epilogue.one_sided("(int)threadIdx.x - 128", 128 * count, shared(self.rows))
+            w.line(f"lf_group_sync({ALL}, {128 * count});")
+
+    def tops(self) -> None:
+        """They are there before the first tile, where there is no batch."""
+        if not shared(self.rows):
+            super().tops()
+
+    def first_column(self, tile: str) -> str:
+        """Of a tile."""
+        return f"{tile} % {self.cluster} * {self.form.columns}" if self.cluster > 1 else "0"
 
     def place(self, tile: str) -> None:
         """The coordinates of a tile: blocks of a cluster, which are neighbours in the grid, lie side by side."""
@@ -281,8 +296,7 @@ class RowKernel(Kernel):
         count, batch = self.cluster, self.whole.batch
         at = f"{tile} / {count}" if count > 1 else tile
         w.line(f"const int {self.row} = {at}{f' % {self.down}' if batch else ''} * {self.form.rows};")
-        at = f"{tile} % {count} * {self.form.columns}" if count > 1 else "0"
-        w.line(f"[[maybe_unused]] const int {self.col} = {at};")
+        w.line(f"[[maybe_unused]] const int {self.col} = {self.first_column(tile)};")
         self.place_in_batch(tile)
 
     # -- results ------------------------------------------------------------------------------------------------------
@@ -290,7 +304,7 @@ class RowKernel(Kernel):
     def results_out(self) -> None:
         """The sections, one after another."""
         w, n, epilogue = self.w, self.w.names.fresh, self.epilogue
-        if any(self.leaves.kept.values()):
+        if self.sides():
             w.line(self.sync())
         names = warp_row, lane_col, matrix = n("warp.row"), n("lane.col"), n("own")
         start, depth = len(w.lines), w.depth
@@ -331,19 +345,19 @@ class RowKernel(Kernel):
             epilogue.states[acc.id] = f"{name}[{{e}} / 2]"
             first = w.identity(acc.monoid, acc.dtype)
             w.line(f"{state_type(acc.monoid, acc.dtype)} {name}[2] = {{{first}, {first}}};")
-        if self.staged and not self.residual:
+        if self.staged and not self.inplace:
             w.comment("the slots are free once what left through them, or came, is over")
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
             w.line(self.sync())
         self.leaves.body = list(section.stmts)
         read = {name for stmt in section.stmts for name in own(stmt).names.values}
-        sent = 0
+        gone = 0
         for k, (m, c) in enumerate(self.pieces()):
             text = f"{{acc}}[{m}][({c // 8} + {{{{j}}}}) * 4 + {{{{e}}}}]"
             epilogue.sums = {name: text.format(acc=self.acc[name]) for name in self.acc if name in read}
             epilogue.places = {name: text.format(acc=self.acc[u]) for name, u in self.rows.held.items()}
             with w.block(""):
-                sent = self.piece(k, m, c, min(64, self.form.columns - c), names, sent)
+                gone = self.piece(k, m, c, min(64, self.form.columns - c), names, gone)
         self.join(section.accs, states, names[0])
         for acc in section.accs:
             at = ".at" if MONOIDS[acc.monoid].positional else ""
@@ -384,7 +398,7 @@ class RowKernel(Kernel):
             places: dict[str, str] = {}
             total = 0
             for acc in accs:
-                kind, item = _sent(acc)
+                kind, item = sent(acc)
                 places[acc.id] = w.names.fresh(f"{acc.id}.slots")
                 at = f"{self.states} + {to} * {size}" + (f" + {total}" if total else "")
                 w.line(f"{kind}* const {places[acc.id]} = ({kind}*)({at}) + {warp_row};")
@@ -392,7 +406,7 @@ class RowKernel(Kernel):
             w.line(f"if ({self.thread} == 0) lf_bar_expect({bar}, {total});")
             with w.block(f"for (int {r} = {self.thread} % 4; {r} < {self.cluster}; {r} += 4)"):
                 for acc in accs:
-                    kind, _ = _sent(acc)
+                    kind, _ = sent(acc)
                     for row in range(2):
                         value = f"{states[acc.id]}[{row}]"
                         value = f"(int){value}" if state_bytes(acc.monoid, acc.dtype) < LEAST_SENT else value

@@ -1,5 +1,5 @@
-"""Contractions on the ordinary units, for what matrix units do not take: exact f32, f64 and integers, operands of any
-layout, operands that are computed on their way.
+"""Contractions on the ordinary units, for what matrix units do not take: exact f32, f64 where they are no faster, integers,
+operands of any layout, operands that are computed on their way.
 
 A block computes one tile of each product. Step by step of the sum its threads load what the next step needs into
 registers, multiply what lies in shared memory, and put what came into the other of two buffers there. Where there are
@@ -40,7 +40,8 @@ def by_threads(whole: Contraction) -> Emitted | Declined:
         return Declined("a sum, or its results, have no extent")
     parts = leaves(whole)
     sizes = [kept(s.dtype, u.acc.dtype)[1] for u in whole.units for s in (u.a, u.b)]
-    for form, cut, seconds in forms(whole, max(sizes), max(summed(a)[1] for a in accs)):
+    found = forms(whole, max(sizes), max(summed(a)[1] for a in accs))
+    for form, cut, seconds in whole.job.tiles.among(found, lambda f: f[0].name(f[1])):
         kernel = Kernel(whole, parts, form, Split(whole, cut) if cut > 1 else None, seconds)
         code = kernel.write()
         if code.shared <= whole.job.target.device.shared - 1024:

@@ -38,6 +38,10 @@ class Form:
     across: int
     depth: int = MOST_DEPTH
 
+    def name(self, parts: int) -> str:
+        """As lock files have it, for sums cut into so many parts."""
+        return f"fma {self.rows}x{self.columns}x{self.depth}" + f" parts={parts}" * (parts > 1)
+
     @property
     def rows(self) -> int:
         """Of the tile."""

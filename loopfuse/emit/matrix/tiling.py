@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from loopfuse.dtypes import DType
+from loopfuse.dtypes import F64, DType
 from loopfuse.emit.code import Tiling
 from loopfuse.emit.matrix.forms import ROW, Form
 from loopfuse.emit.matrix.leaves import Leaves
@@ -44,11 +44,12 @@ def trips_of(whole: Contraction, depth: int) -> int:
     return count
 
 
-def warpgroup_time(whole: Contraction, tile: Tile, split: int = 1, room: int = 0) -> float:
+def warpgroup_time(whole: Contraction, tile: Tile, split: int = 1, room: int = 0,
+                   beside: Sequence[Contraction] = ()) -> float:  # fmt: skip
     """About how many clocks a tile takes to go through the whole. `tile.columns` are those of all products; `room`: tiles
-    that are computed at once, where that is not one a multiprocessor."""
+    that are computed at once, where that is not one a multiprocessor; `beside`: nests whose tiles the kernel takes too."""
     units = room or whole.job.target.device.units
-    tiles = tiles_of(whole, tile.rows, tile.columns // len(whole.units))
+    tiles = sum(tiles_of(x, tile.rows, tile.columns // len(whole.units)) for x in (whole, *beside))
     trips = trips_of(whole, ROW // whole.units[0].a.dtype.itemsize)
     return warpgroup_clocks(units, tile, _lefts(whole), trips, tiles, split)
 
@@ -57,7 +58,8 @@ def clock(whole: Contraction, dtype: DType, clocks: float = STAGE, *, warps: boo
     """Clocks a second of a path on the matrix units, of which 64 x 64 results and 128 bytes of their sums take `clocks`.
     `warps`: that it is the path of warps, where the device may have a faster one."""
     device = whole.job.target.device
-    how = path(device, dtype.name, dtype.name, True, warps and device.arch.startswith("sm_9"))
+    slower = warps and device.arch.startswith("sm_9") and dtype != F64
+    how = path(device, dtype.name, dtype.name, True, slower)
     return matrix_clock(device, how, clocks) * (WARP[0].rate if warps else 1.0)
 
 
@@ -77,22 +79,25 @@ def described(whole: Contraction, leaves: Leaves, products: float, made: Tiling)
 
 
 def warpgroups(whole: Contraction, leaves: Leaves, form: Form, how: str, results: int, comes: Iterable[str],
-               goes: Iterable[str], cluster: int = 1, room: int = 0) -> Tiling:  # fmt: skip
-    """The record of a kernel of warpgroup products. `how`: how operands come, where not as usual; `room` as above."""
+               goes: Iterable[str], cluster: int = 1, room: int = 0, sweeps: int = 0,
+               beside: Sequence[Contraction] = ()) -> Tiling:  # fmt: skip
+    """The record of a kernel of warpgroup products. `how`: how operands come, where not as usual; `room`, `beside` as above;
+    `sweeps`: clocks of a tile for what follows whole rows."""
     dtype = whole.units[0].a.dtype
-    tile = Tile(form.rows, form.columns * len(whole.units), form.consumers, form.pingpong, 0)
-    trips, tiles = trips_of(whole, form.depth), tiles_of(whole, form.rows, form.columns)
+    tile = Tile(form.rows, form.columns * len(whole.units), form.consumers, form.pingpong, sweeps)
+    each = tuple(tiles_of(x, form.rows, form.columns) for x in (whole, *beside))
+    trips, tiles = trips_of(whole, form.depth), sum(each)
     at_once = room or max(1, whole.job.target.device.units // form.split)
     hidden = form.pingpong and tiles > at_once
-    after = HANDED if hidden else OPEN + (EXCHANGE if form.split > 1 else 0)
+    after = HANDED if hidden else OPEN + sweeps + (EXCHANGE if form.split > 1 else 0)
     made = Tiling(
         f"wgmma {form.kind}{how}", form.kind, True, form.rows, form.columns,
         f"{form.consumers} warpgroups" if form.consumers > 1 else "a warpgroup", form.stages, form.depth, results, tiles,
         at_once, trips, 0.0, 0, 0, turns=form.pingpong, slots=form.slots if comes or goes else 0, split=form.split,
         cluster=cluster, main=-(-trips // form.split) * stage_clocks(tile, _lefts(whole)), epilogue=float(after),
-        comes=_named(comes), goes=_named(goes),
+        comes=_named(comes), goes=_named(goes), nests=each if beside else (),
     )  # fmt: skip
-    seconds = warpgroup_time(whole, tile, form.split, room) / clock(whole, dtype)
+    seconds = warpgroup_time(whole, tile, form.split, room, beside) / clock(whole, dtype)
     return described(whole, leaves, seconds, made)
 
 

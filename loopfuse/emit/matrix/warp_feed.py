@@ -30,6 +30,7 @@ class Feed(Results):
         self.depth = ring[0].depth
         self.loose: list[str] = []  # variables that may turn out not to be needed
         self.trips = ""  # name of the count of stages
+        self.part = ""  # name of the first stage, where sums are cut
         self.vectors = [self.loads(o) for o in ring]  # of computed operands: what is loaded by chunks
         # names by operand: pointer to a thread's first chunk, its row, its element of the sum, its place and order
         self.sources: list[tuple[str, str, str, str, str]] = []
@@ -86,6 +87,7 @@ class Feed(Results):
         more, inner = w.names.fresh("more"), w.names.fresh("inner")
         self.loose += [more, inner]
         w.line(f"const bool {more} = {stage} < {self.trips};")
+        stage = f"({self.part} + {stage})" if self.part else stage
         if len(whole.depth) == 1:
             w.line(f"const int {inner} = {stage} * {self.depth};")
             return more, inner

@@ -9,35 +9,38 @@ multiplies. PTX ISA, wgmma and cp.async.bulk.tensor.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
-from math import prod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from loopfuse.emit.base import Emitted
 from loopfuse.emit.code import KernelCode, Launch, Tiling, grid
 from loopfuse.emit.matrix.epilogue import Epilogue, indices
 from loopfuse.emit.matrix.forms import ROW, SLOT, Form, Operand, steps
 from loopfuse.emit.matrix.leaves import Leaves
-from loopfuse.emit.matrix.results import FIRST_GROUP, Results, followed
-from loopfuse.emit.matrix.shape import Contraction
+from loopfuse.emit.matrix.places import Places
+from loopfuse.emit.matrix.results import FIRST_GROUP, followed
+from loopfuse.emit.matrix.shape import Contraction, Unit
 from loopfuse.emit.matrix.tiling import warpgroups
 from loopfuse.emit.rows_vectors import used
 from loopfuse.ir import Store
-from loopfuse.sizes import ONE, Poly
+from loopfuse.sizes import Poly
 
-GROUP = 16  # rows of tiles that are gone through together, so that what they share stays in the second-level cache
 LAG = 2  # stages by which the second of two consumers of a tile starts later, so that one multiplies while one writes
 PRODUCER_REGISTERS = {True: 24, False: 40}  # by whether the consumers need the most there are
 CONSUMER_REGISTERS = {True: 240, False: 232}
+OF_THREE = 160  # registers of each of three consumers
+HALVED = 128  # columns of a product of one of three: a launch of 512 threads has too few registers for more at once
 MANY_RESULTS = 160  # registers of results from which on they do
 SPILL = 128  # bytes that a thread with so many may keep in memory: a smaller tile is slower all the same
 
 
-class Kernel(Results):
+class Kernel(Places):
     """The text of one kernel: the ring and the products; what becomes of results is the base's."""
 
     releases = 1  # arrivals of a consumer at `empty`
     kept_rows = False  # whether results stay in registers for several loops
     through = ""  # how operands come, where not from shared memory
+    of = ""  # whose tiles they are, where not of one nest
 
     def __init__(self, whole: Contraction, leaves: Leaves, form: Form, ring: list[Operand],
                  pairs: list[tuple[int, int]], name: str) -> None:  # fmt: skip
@@ -71,11 +74,7 @@ class Kernel(Results):
         self.fold_parts()
         self.stage = sum(o.bytes for o in self.ring)
         n = w.names.fresh
-        lefts = {a for a, _ in self.pairs}
-        self.maps = [self.operand_map(o, k in lefts) for k, o in enumerate(self.ring)]
-        self.out_maps = [self.flat_map(s.buffer, f, f"{s.buffer}.tiles") for s, f in self.staged]
-        self.in_map = self.flat_map(self.residual[0].buffer, self.residual[1], f"{self.residual[0].buffer}.tiles") \
-            if self.residual else ""  # fmt: skip
+        self.all_maps()
         self.full, self.empty = n("full"), n("empty")
         w.line("extern __shared__ __align__(1024) unsigned char lf_shared[];")
         w.comment("rows of 128 bytes are permuted in groups of eight, which start at multiples of 1024 bytes")
@@ -85,11 +84,11 @@ class Kernel(Results):
         moving = bool(self.staged) or self.residual is not None
         self.slots = n("slots") if moving else ""
         room = ring + (groups * form.slots * SLOT if moving else 0)
-        barriers = 2 * form.stages + (groups * form.slots if self.residual else 0)
+        barriers = 2 * form.stages + (groups * form.slots if self.inplace else 0)
         w.line(f"unsigned long long* const {self.full} = (unsigned long long*)({self.base} + {room});")
         w.line(f"unsigned long long* const {self.empty} = {self.full} + {form.stages};")
         room += -(-barriers * 8 // 16) * 16
-        if self.residual:
+        if self.inplace:
             self.come = n("come")
             w.line(f"unsigned long long* const {self.come} = {self.empty} + {form.stages};")
         room = self.beside(room)
@@ -100,30 +99,43 @@ class Kernel(Results):
             sharing = (1 if form.pingpong else groups) * self.releases
             w.line(f"for (int s = 0; s < {form.stages}; ++s) {{ lf_bar_init({self.full} + s, 1); "
                    f"lf_bar_init({self.empty} + s, {sharing}); }}")  # fmt: skip
-            if self.residual:
+            if self.inplace:
                 w.line(f"for (int s = 0; s < {groups * form.slots}; ++s) lf_bar_init({self.come} + s, 1);")
             w.line("lf_bar_ready();")
         self.together()
         self.results = form.blocks * form.columns // 2 * len(whole.units)
         many = self.results >= MANY_RESULTS
+        self.tight = many or form.consumers > 2
         with w.block(f"if ({self.group} == 0)"):
             if form.consumers > 1:
-                w.line(f"lf_registers_down<{PRODUCER_REGISTERS[many]}>();")
+                w.line(f"lf_registers_down<{PRODUCER_REGISTERS[many or form.consumers > 2]}>();")
             self.producer()
         with w.block("else"):
             if form.consumers > 1:
-                w.line(f"lf_registers_up<{CONSUMER_REGISTERS[many]}>();")
+                w.line(f"lf_registers_up<{OF_THREE if form.consumers > 2 else CONSUMER_REGISTERS[many]}>();")
             room += self.consumer(room)
         w.shared = room
         shape = "taking turns" if form.pingpong else "together"
         who = f"{form.consumers} warpgroups {shape}" if form.consumers > 1 else "a warpgroup"
         who += f" of each of {self.cluster} blocks" if self.cluster > 1 else ""
-        why = f"tiles of {form.rows} x {form.columns} by {who}, {form.stages} stages of {form.depth}, wgmma {form.kind}{self.through}"
-        spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
+        why = f"tiles of {form.rows} x {form.columns}{self.of} by {who}, {form.stages} stages of {form.depth}, wgmma {form.kind}{self.through}"
+        spans = tuple(dict.fromkeys(s.span for s in self.stores() if s.span is not None))[:4]
         return w.function(
             self.name, form.threads, blocks=1, cluster=self.cluster, head=[f"{whole.job.kernel.id}: {why}"], kernel=whole.job.kernel.id,
             schedule="contraction", why=why, spans=spans, spills=SPILL if many or self.kept_rows else 0, tiling=self.record(),
         )  # fmt: skip
+
+    def all_maps(self) -> None:
+        """The maps of operands, of results and of what comes as tiles."""
+        lefts = {a for a, _ in self.pairs}
+        self.maps = [self.operand_map(o, k in lefts) for k, o in enumerate(self.ring)]
+        self.out_maps = [self.flat_map(s.buffer, f, f"{s.buffer}.tiles") for s, f in self.staged]
+        self.in_map = self.flat_map(self.residual[0].buffer, self.residual[1], f"{self.residual[0].buffer}.tiles") \
+            if self.residual else ""  # fmt: skip
+
+    def stores(self) -> list[Store]:
+        """The outputs of elements."""
+        return [s for s in self.whole.body if isinstance(s, Store)]
 
     def record(self) -> Tiling:
         """The record of its tiles."""
@@ -147,60 +159,9 @@ class Kernel(Results):
         """What writes the elements of the result."""
         return Epilogue(self.w, self.leaves, {"rows": self.form.rows, "cols": self.form.columns}, self.apart)
 
-    def tiling(self) -> None:
-        """How many tiles there are."""
-        w, form, whole = self.w, self.form, self.whole
-        n = w.names.fresh
-        self.down, self.across, self.tiles, self.trips = n("down"), n("across"), n("tiles"), n("trips")
-        w.line(f"const int {self.down} = {w.poly((whole.rows.extent + (form.rows - 1)) // form.rows)};")
-        w.line(f"const int {self.across} = {w.poly((whole.cols.extent + (form.columns - 1)) // form.columns)};")
-        batch = " * ".join(w.poly(a.extent) for a in whole.batch)
-        w.line(f"const int {self.tiles} = {self.down} * {self.across}{f' * {batch}' if batch else ''};")
-        if form.split == 1:
-            w.line(f"const int {self.trips} = {w.poly(steps(whole, form))};")
-            return
-        self.rank, self.since, each = n("rank"), n("since"), n("each")
-        w.line(f"const int {self.rank} = lf_cluster_rank();")
-        w.line(f"const int {each} = {w.poly((steps(whole, form) + (form.split - 1)) // form.split)};")
-        w.line(f"const int {self.since} = {self.rank} * {each};")
-        w.line(f"const int {self.trips} = lf_least<int>({each}, {w.poly(steps(whole, form))} - {self.since});")
-
-    def each_tile(self, tile: str) -> AbstractContextManager[None]:
-        """The tiles of a block: one alone where blocks share its sum, as the ring then serves to exchange parts."""
-        if self.form.split == 1:
-            return self.w.block(f"for (int {tile} = blockIdx.x; {tile} < {self.tiles}; {tile} += gridDim.x)")
-        return self.w.block(f"for (int {tile} = blockIdx.x / {self.form.split}, once = 1; once; once = 0)")
-
-    def place(self, tile: str) -> None:
-        """The coordinates of a tile: groups of tile rows, in each column by column."""
-        w, form = self.w, self.form
-        n = w.names.fresh
-        self.row, self.col = n("row.0"), n("col.0")
-        at, wide, size = n("at"), n("first"), n("size")
-        w.line(f"const int {at} = {tile} % ({self.down} * {self.across});")
-        w.line(f"const int {wide} = {at} / ({GROUP} * {self.across}) * {GROUP};")
-        w.line(f"const int {size} = lf_least<int>({self.down} - {wide}, {GROUP});")
-        inner = f"({at} - {wide} * {self.across})"
-        w.line(f"const int {self.row} = ({wide} + {inner} % {size}) * {form.rows};")
-        w.line(f"const int {self.col} = {inner} / {size} * {form.columns};")
-        self.place_in_batch(tile)
-
-    def place_in_batch(self, tile: str) -> None:
-        """The coordinates of a tile along the batch."""
-        w, whole, n = self.w, self.whole, self.w.names.fresh
-        self.points: list[str] = []
-        rest = f"{tile} / ({self.down} * {self.across})"
-        for number, axis in enumerate(whole.batch):
-            below = " * ".join(w.poly(a.extent) for a in whole.batch[number + 1 :])
-            point = n("point")
-            text = f"{rest} / ({below})" if below else rest
-            w.line(f"const int {point} = {text}{f' % {w.poly(axis.extent)}' if number else ''};")
-            self.points.append(point)
-
-    def free(self) -> None:
-        """Names of a tile's coordinates."""
-        for name in (self.row, self.col, *self.points):
-            self.w.names.free(name)
+    def units(self) -> tuple[Unit, ...]:
+        """All products."""
+        return self.whole.units
 
     # -- the producer -------------------------------------------------------------------------------------------------
 
@@ -215,16 +176,18 @@ class Kernel(Results):
             w.line(f"unsigned int {phase} = 1;")
             with self.each_tile(tile):
                 self.place(tile)
+                maps = self.sources()
                 w.line("#pragma unroll 1")
                 with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
                     w.line(f"lf_bar_wait({self.empty} + {slot}, {phase});")
                     w.line(f"lf_bar_expect({self.full} + {slot}, {self.stage});")
                     place = w.names.fresh("place")
                     w.line(f"unsigned char* const {place} = {self.base} + {slot} * {self.stage};")
-                    for operand, name in zip(self.ring, self.maps, strict=True):
-                        self.copy(operand, name, place, f"{self.full} + {slot}", step)
+                    for operand, at in zip(self.ring, maps, strict=True):
+                        self.copy(operand, at, place, f"{self.full} + {slot}", step)
                     w.names.free(place)
                     w.line(f"if (++{slot} == {form.stages}) {{ {slot} = 0; {phase} ^= 1; }}")
+                self.more(slot, phase)
                 self.free()
         if form.split > 1:
             w.comment("all threads of a cluster come to its barriers")
@@ -234,8 +197,15 @@ class Kernel(Results):
         for name in (tile, slot, phase, step):
             w.names.free(name)
 
-    def copy(self, operand: Operand, name: str, place: str, bar: str, step: str) -> None:
-        """The tile of an operand for one stage."""
+    def more(self, slot: str, phase: str) -> None:
+        """What comes through the ring after the operands of a tile."""
+
+    def sources(self) -> list[str]:
+        """Addresses of the maps by which the operands of a tile come."""
+        return [f"&{name}" for name in self.maps]
+
+    def copy(self, operand: Operand, tiles: str, place: str, bar: str, step: str) -> None:
+        """The tile of an operand for one stage. `tiles`: the address of its map."""
         w, form, whole = self.w, self.form, self.whole
         left = any(self.ring[a] is operand for a, _ in self.pairs)
         first = self.row if left else self.col
@@ -253,12 +223,12 @@ class Kernel(Results):
         rank = 2 + len(outer) + len(points)
         to = f"{place} + {operand.offset}" if operand.offset else place
         if operand.major == "k":
-            w.line(f"lf_tile_load{rank}({to}, &{name}, {bar}, {inner}, {first}{rest});")
+            w.line(f"lf_tile_load{rank}({to}, {tiles}, {bar}, {inner}, {first}{rest});")
             return
         panel, width = form.depth * ROW, ROW // operand.side.dtype.itemsize
         for k in range(operand.rows // width):
             at = f"{place} + {operand.offset + k * panel}"
-            w.line(f"lf_tile_load{rank}({at}, &{name}, {bar}, {first} + {width * k}, {inner}{rest});")
+            w.line(f"lf_tile_load{rank}({at}, {tiles}, {bar}, {first} + {width * k}, {inner}{rest});")
 
     # -- the consumers ------------------------------------------------------------------------------------------------
 
@@ -270,8 +240,7 @@ class Kernel(Results):
         top = len(w.lines)
         w.line(f"const int {self.mine} = {self.group} - 1;")
         w.line(f"const int {self.thread} = threadIdx.x % 128;")
-        self.epilogue = self.elements()
-        more = self.epilogue.reserve(f"{self.base} + {room}", form.consumers, self.mine)
+        more = self.reserve(f"{self.base} + {room}")
         if self.joining_bytes():
             self.joining = f"{self.base} + {room + more} + {self.mine} * {self.joining_bytes()}"
             more += self.joining_bytes() * form.consumers
@@ -282,13 +251,14 @@ class Kernel(Results):
         w.line(f"int {self.slot} = 0;")
         w.line(f"unsigned int {self.phase} = 0;")
         self.turn = n("turn")
-        if self.residual:
+        if self.inplace:
             self.came = n("came")
             w.line(f"unsigned int {self.came} = 0;")
         if form.pingpong:
             w.comment("each waits for its turn before it multiplies; the first one has it")
             w.line(f"if ({self.mine} == 1) lf_group_arrive({FIRST_GROUP + 2}, 256);")
             w.line(f"int {self.turn} = 0;")
+        self.before_tiles()
         tile = n("tile")
         with self.each_tile(tile):
             if form.pingpong:
@@ -298,18 +268,7 @@ class Kernel(Results):
                     w.line(f"{self.slot} %= {form.stages};")
                     w.line("continue;")
             self.place(tile)
-            start, depth = len(w.lines), w.depth
-            for axis in self.whole.batch:
-                for name in axis.names:
-                    w.names(name)
-            self.epilogue.origin = (self.row, self.col)
-            self.ahead()
-            self.products()
-            if form.split > 1:
-                self.exchange()
-            self.results_out()
-            for axis, point in zip(self.whole.batch, self.points, strict=True):
-                indices(w, axis, point, start, depth)
+            self.one_tile()
             self.free()
         if self.staged:
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
@@ -317,21 +276,59 @@ class Kernel(Results):
             del w.lines[top]
         return more
 
+    def reserve(self, base: str) -> int:
+        """Room from `base` on for values of one side; bytes."""
+        self.epilogue = self.elements()
+        return self.epilogue.reserve(base, self.form.consumers, self.mine)
+
+    def one_tile(self) -> None:
+        """A tile of a consumer: its products, and what becomes of them."""
+        with self.within_batch():
+            self.ahead()
+            self.products()
+            if self.form.split > 1:
+                self.exchange()
+            self.results_out()
+
+    @contextmanager
+    def within_batch(self) -> Iterator[None]:
+        """Text of the elements of a tile, which may use the indices of the batch: they are told before it."""
+        w = self.w
+        start, depth = len(w.lines), w.depth
+        for axis in self.whole.batch:
+            for name in axis.names:
+                w.names(name)
+        self.epilogue.origin = (self.row, self.col)
+        yield
+        for axis, point in zip(self.whole.batch, self.points, strict=True):
+            indices(w, axis, point, start, depth)
+
     def ahead(self) -> None:
         """What a tile needs beside its products is fetched before them."""
         w, form = self.w, self.form
-        for top in self.whole.tops:
-            self.epilogue.let(top)
+        self.tops()
         if not self.late():
             self.one_sided()
-        if self.residual:
+        if self.inplace:
             with w.block(f"if ({self.thread} == 0)"):
                 w.line("lf_tile_store_read<0>();")
                 for k in range(min(form.slots, len(self.pieces()))):
                     self.fetch(k)
-        elif len(self.pieces()) * self.sends() % form.slots:  # else the first slot was left long ago
+        elif self.uneven():  # else the first slot was left long ago
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
             w.line(self.sync())
+
+    def before_tiles(self) -> None:
+        """What consumers do before their first tile."""
+
+    def tops(self) -> None:
+        """Values that all elements of a tile share."""
+        for top in self.whole.tops:
+            self.epilogue.let(top)
+
+    def uneven(self) -> bool:
+        """Whether a tile's results leave by another number of slots than a multiple of those that there are."""
+        return len(self.pieces()) * self.sends() % self.form.slots != 0
 
     def late(self) -> bool:
         """Whether values of one side are fetched while the first products run: nothing else would hide that where
@@ -344,9 +341,9 @@ class Kernel(Results):
 
     def one_sided(self) -> None:
         """Values of one side, once nobody reads those of the tile before."""
-        if any(self.leaves.kept.values()):
+        if self.sides():
             self.w.line(self.sync())
-            self.epilogue.one_sided(self.thread, 128)
+            self.epilogue.one_sided(self.thread, 128, self.sides())
 
     def products(self) -> None:
         """The main loop: the products of a stage, those of the stage before being waited for meanwhile."""
@@ -360,7 +357,7 @@ class Kernel(Results):
             w.line(f"lf_group_sync({FIRST_GROUP + 2} + {self.mine}, 256);")
         none = self.whole.job.target.number(steps(whole, form)) if form.split == 1 else None
         # with fewer stages the first could come to the barrier twice before the second
-        lag = not form.pingpong and form.consumers == 2 and LAG > 0 and (none or 0) >= form.stages
+        lag = LAG if not form.pingpong and form.consumers == 2 and (none or 0) >= form.stages else 0
         if lag:
             w.line(f"if ({self.mine} == 1) lf_group_sync({FIRST_GROUP + 2}, 256);")
         if none is None or none == 0:
@@ -371,8 +368,13 @@ class Kernel(Results):
                     w.line(f"for (int q = 0; q < {form.blocks * form.columns // 2}; ++q) (&{name}[0][0])[q] = 0;")
         self.loop(lag)
 
-    def loop(self, lag: bool) -> None:
-        """The loop over the stages of a tile. `lag`: the second consumer waits for the first to be ahead."""
+    def lead(self, lag: int, step: str) -> None:
+        """Let the second consumer begin, once the first is `lag` stages ahead."""
+        if lag:
+            self.w.line(f"if ({self.mine} == 0 && {step} == {lag - 1}) lf_group_arrive({FIRST_GROUP + 2}, 256);")
+
+    def loop(self, lag: int) -> None:
+        """The loop over the stages of a tile. `lag`: stages by which the second consumer starts later."""
         w, form, whole = self.w, self.form, self.whole
         n = w.names.fresh
         step, before = n("step"), n("before")
@@ -389,11 +391,10 @@ class Kernel(Results):
                     for m in range(form.blocks):
                         self.product(pair, f"{self.acc[unit.acc.id]}[{m}]", m, kk, step)
             w.line("lf_mma_end();")
-            if self.late() and any(self.leaves.kept.values()):
+            if self.late() and self.sides():
                 with w.block(f"if ({step} == 0)"):
                     self.one_sided()
-            if lag:
-                w.line(f"if ({self.mine} == 0 && {step} == {LAG - 1}) lf_group_arrive({FIRST_GROUP + 2}, 256);")
+            self.lead(lag, step)
             w.line("lf_mma_wait<1>();")
             self.release(f"{step} > 0 && {self.thread} == 0", before)
             w.line(f"{before} = {self.slot};")
@@ -419,7 +420,15 @@ class Kernel(Results):
             texts.append(f"{self.descs[number]} + {offset >> 4}" if offset else self.descs[number])
         turn = "".join(str(int(self.ring[number].major == "mn")) for number in pair)
         keep = "true" if kk else f"{step} > 0"
-        self.w.line(f"lf_mma_64x{form.columns}_{form.kind}_{turn}({results}, {', '.join(texts)}, {keep});")
+        if form.consumers < 3 or form.columns <= HALVED:
+            self.w.line(f"lf_mma_64x{form.columns}_{form.kind}_{turn}({results}, {', '.join(texts)}, {keep});")
+            return
+        kind = "int" if form.kind == "i8" else "float"
+        for first in range(0, form.columns, HALVED):
+            width = min(HALVED, form.columns - first)
+            part = f"*({kind}(*)[{width // 2}])&{results}[{first // 2}]"
+            right = texts[1] + (f" + {first * ROW >> 4}" if first else "")
+            self.w.line(f"lf_mma_64x{width}_{form.kind}_{turn}({part}, {texts[0]}, {right}, {keep});")
 
     def descriptors(self) -> None:
         """Of each operand the descriptor of what a consumer takes of it in the first stage."""
@@ -440,15 +449,12 @@ class Kernel(Results):
 
 def emitted(kernel: Kernel, code: KernelCode) -> Emitted:
     """The kernel with its launch: as many blocks as there are multiprocessors, or tiles."""
-    whole, form = kernel.whole, kernel.form
-    target = whole.job.target
-    extents = ((whole.rows.extent + (form.rows - 1)) // form.rows, (whole.cols.extent + (form.columns - 1)) // form.columns,
-               *(a.extent for a in whole.batch))  # fmt: skip
-    tiles = target.number(prod(extents, start=ONE))
+    form, target = kernel.form, kernel.whole.job.target
+    tiles = target.number(kernel.count())
     blocks: Poly | int = target.device.units if tiles is None else min(tiles, target.device.units)
     if form.split > 1:
-        blocks = target.poly(prod(extents, start=ONE)) * form.split
-    aligned = {u.buffer.id for o in whole.units for u in (o.a, o.b)} | {s.buffer for s, _ in kernel.staged}
+        blocks = target.poly(kernel.count()) * form.split
+    aligned = {u.buffer.id for o in kernel.units() for u in (o.a, o.b)} | {s.buffer for s, _ in kernel.staged}
     if kernel.residual:
         aligned.add(kernel.residual[0].buffer)
     launch = Launch(code.name, grid(blocks), kernel.w.arguments)

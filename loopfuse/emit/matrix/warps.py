@@ -6,6 +6,11 @@ out. One barrier a stage says both that the next stage has come and that all hav
 last products of a stage, which then run while the first fragments of the next one are read. Operands that cannot be
 copied as they lie (rows that are no multiple of 4 bytes apart, computed values, bytes across the sum) go through
 registers: loaded a stage before they are put in their place. PTX ISA, mma, ldmatrix and cp.async.
+
+Doubles take the same places in fragments, each in two registers: a lane reads them one by one. Before sm_90 the 16 rows of
+a product are two instructions of 8 (m8n8k4); from then on there is one (m16n8k4).
+
+Where there are few tiles and their sums are long, those are cut into parts.
 """
 
 from __future__ import annotations
@@ -17,25 +22,26 @@ from loopfuse.emit.base import Declined, Emitted
 from loopfuse.emit.code import KernelCode, Launch, Tiling, ceil_div, grid
 from loopfuse.emit.matrix.leaves import Leaves, leaves
 from loopfuse.emit.matrix.shape import Contraction
-from loopfuse.emit.matrix.tiling import clock, described, tiles_of, trips_of
+from loopfuse.emit.matrix.split import Split
+from loopfuse.emit.matrix.tiling import described, tiles_of
 from loopfuse.emit.matrix.warp_feed import THREAD, Feed
 from loopfuse.emit.matrix.warp_forms import (
     CHUNK,
     ENDING,
     MOST_RESULTS,
     MOST_STAGES,
-    PANEL,
-    RATE,
     ROW,
     STEPS,
-    TYPES,
     Form,
     Operand,
     choices,
     clocks,
+    hertz,
     kind,
     main_clocks,
     operands,
+    tall,
+    trips,
     turns,
 )  # fmt: skip
 from loopfuse.ir import Store
@@ -57,7 +63,7 @@ def by_warps(whole: Contraction) -> Emitted | Declined:
         return name
     parts = leaves(whole)
     why = Declined("no tile fits the shared memory and the registers")
-    for form in choices(whole, name):
+    for form in whole.job.tiles.among(choices(whole, name), lambda f: f.name):
         found = operands(whole, form, name)
         if isinstance(found, Declined):
             return found
@@ -90,23 +96,30 @@ class Kernel(Feed):
         self.reads: list[tuple[str, str]] = []  # by operand: where a lane reads, and the order of chunks there
         self.fragments: list[str] = []
         self.opening = 0  # the line before which the indices of batches are told
+        self.split = Split(whole, form.parts) if form.parts > 1 else None
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 
     def write(self) -> KernelCode:
         """All of it."""
         w, form, whole = self.w, self.form, self.whole
-        self.choose()
-        self.fold_parts()
+        if self.split is None:
+            self.choose()
+            self.fold_parts()
         n = w.names.fresh
         self.warp, self.lane, self.warp_row, self.warp_col = n("warp"), n("lane"), n("warp.row"), n("warp.col")
         w.line(f"const int {self.warp} = {THREAD} / 32, {self.lane} = {THREAD} % 32;")
         w.line(f"const int {self.warp_row} = {self.warp} / {form.across} * {form.high};")
         w.line(f"const int {self.warp_col} = {self.warp} % {form.across} * {form.wide};")
         self.place()
-        more = self.epilogue.reserve(f"lf_shared + {self.ring}", 1, "")
+        more = 0 if self.split else self.epilogue.reserve(f"lf_shared + {self.ring}", 1, "")
         self.trips = n("trips")
-        w.line(f"const int {self.trips} = {w.poly(self.steps())};")
+        if self.split is None:
+            w.line(f"const int {self.trips} = {w.poly(self.steps())};")
+        else:
+            self.part, each = n("part"), w.poly(ceil_div(self.steps(), form.parts))
+            w.line(f"const int {self.part} = (int)blockIdx.y * {each};")
+            w.line(f"const int {self.trips} = lf_least<int>({each}, {w.poly(self.steps())} - {self.part});")
         for operand in self.operands:
             self.source(operand)
         stage = n("stage")
@@ -126,10 +139,13 @@ class Kernel(Feed):
             w.line("lf_stage_end();")
             w.names.free(to)
         w.names.free(stage)
-        if any(self.leaves.kept.values()):
+        if self.split is None and any(self.leaves.kept.values()):
             self.epilogue.one_sided(THREAD, form.threads)
         self.products()
-        self.results_out("lf_shared")
+        if self.split is None:
+            self.results_out("lf_shared")
+        else:
+            self.partial(self.split)
         self.tidy()
         for axis, point in zip(whole.batch, self.points, strict=True):
             self.bind(axis, point, self.opening)
@@ -137,6 +153,7 @@ class Kernel(Feed):
         how = " and ".join(dict.fromkeys(_said(o) for o in self.operands))
         why = (f"tiles of {form.rows} x {form.columns} by {form.down} x {form.across} warps, {form.stages} stages of "
                f"{self.depth}, mma.sync {self.kind}, operands {how}")  # fmt: skip
+        why += f", sums cut into {form.parts}" if self.split else ""
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
             whole.job.name, form.threads, blocks=form.blocks, head=[f"{whole.job.kernel.id}: {why}"],
@@ -147,16 +164,15 @@ class Kernel(Feed):
         """The record of its tiles."""
         whole, form, kind = self.whole, self.form, self.kind
         each, device = len(whole.units), whole.job.target.device
-        main, waves = main_clocks(whole, form, kind), turns(whole, form)
+        ending = ENDING / (form.blocks if turns(whole, form) >= form.blocks else 1)
         made = Tiling(
             f"mma.sync {kind}", kind, True, form.rows, form.columns, f"{form.down} x {form.across} warps", form.stages,
-            self.depth, form.results(each), tiles_of(whole, form.rows, form.columns), device.units * form.blocks,
-            trips_of(whole, self.depth), 0.0, 0, 0, resident=form.blocks, main=main,
-            epilogue=ENDING / (form.blocks if waves >= form.blocks else 1),
+            self.depth, form.results(each), tiles_of(whole, form.rows, form.columns) * form.parts, device.units * form.blocks,
+            trips(whole, form, kind), 0.0, 0, 0, resident=form.blocks, split=form.parts,
+            main=main_clocks(whole, form, kind), epilogue=None if self.split else ending,
             comes=tuple(load.buffer for load, _ in self.coming), goes=tuple(s.buffer for s, _ in self.staged),
         )  # fmt: skip
-        seconds = clocks(whole, form, kind) / clock(whole, TYPES[kind], 64 * 64 * STEPS / RATE, warps=True)
-        return described(whole, self.leaves, seconds, made)
+        return described(whole, self.leaves, clocks(whole, form, kind) / hertz(whole, kind), made)
 
     def steps(self) -> Poly:
         """How many stages a tile takes."""
@@ -190,6 +206,7 @@ class Kernel(Feed):
         self.opening = len(w.lines)
         for top in whole.tops:
             self.epilogue.let(top)
+            self.loose += [w.names(top.id)] if self.split else []
 
     # -- products -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +214,7 @@ class Kernel(Feed):
         """The main loop."""
         w, form, whole = self.w, self.form, self.whole
         n = w.names.fresh
-        result = "int" if self.kind == "i8" else "float"
+        result = {"i8": "int", "f64": "double"}.get(self.kind, "float")
         high, wide = form.high // 16, form.wide // 8
         self.acc = {u.acc.id: n(f"{u.acc.id}.sums") for u in whole.units}
         for name in self.acc.values():
@@ -248,29 +265,44 @@ class Kernel(Feed):
             w.names.free(name)
 
     def reader(self, operand: Operand) -> None:
-        """Where a lane reads fragments of an operand: the address of a row of a matrix of 8 x 8."""
+        """Where a lane reads fragments of an operand: the address of a row of a matrix of 8 x 8, or of a double."""
         w, lane = self.w, self.lane
         at, turn = w.names.fresh(f"{operand.side.buffer.id}.at"), w.names.fresh(f"{operand.side.buffer.id}.order")
+        self.reads.append((at, turn))
+        name = w.names.fresh(f"{operand.side.buffer.id}.fragments")
+        self.fragments.append(name)
         first = self.warp_row if operand.left else self.warp_col
+        if self.kind == "f64":
+            across = operand.lies == "mn"
+            outer, inner = (f"{lane} % 4", f"{lane} / 4") if across else (f"{lane} / 4", f"{lane} % 4")
+            row = f"{first} / {operand.depth} * {operand.depth} + {outer}" if across else f"{first} + {outer}"
+            w.line(f"const int {at} = {f'{operand.offset} + ' if operand.offset else ''}({row}) * {ROW};")
+            w.line(f"const int {turn} = (({inner} / 2) ^ {operand.order(f'({outer})')}) << 4 | {inner} % 2 << 3;")
+            w.line(f"double {name}[2]{f'[{self.form.high // 16}][2]' if operand.left else f'[{self.form.wide // 8}]'};")
+            return
         high, low = f"{lane} / 16", f"{lane} / 8 % 2"
         inner, outer = (high, low) if operand.left else (low, high)  # of four matrices: along the sum, along the result
         if operand.lies == "mn":
             row, chunk = f"({inner}) * 8 + {lane} % 8", f"({first} / 8 % 8) ^ ({outer})"
-            panel = f"{first} / {PANEL} * {self.depth * ROW} + "
+            panel = f"{first} / {self.depth} * {self.depth * ROW} + "
         else:
             row, chunk, panel = f"{first} + ({outer}) * 8 + {lane} % 8", inner, ""
         w.line(f"const int {at} = {f'{operand.offset} + ' if operand.offset else ''}{panel}({row}) * {ROW};")
         w.line(f"const int {turn} = (({chunk}) ^ {lane} % 8) << 4;")
-        self.reads.append((at, turn))
-        name = w.names.fresh(f"{operand.side.buffer.id}.fragments")
         count, size = (self.form.high // 16, 4) if operand.left else (self.form.wide // 8, 2)
         w.line(f"unsigned int {name}[2][{count}][{size}];")
-        self.fragments.append(name)
 
     def read(self, k: int, kk: int, place: str) -> None:
         """The fragments of an operand for the products of 32 bytes of the sum."""
         operand, (at, turn), name = self.operands[k], self.reads[k], f"{self.fragments[k]}[{kk % 2}]"
         across = operand.lies == "mn"
+        if self.kind == "f64":
+            for q in range((self.form.high if operand.left else self.form.wide) // 8):
+                more, order = (kk * 4 * ROW + q // 2 * operand.depth * ROW, q % 2 * 4 ^ kk % 2) if across else \
+                    (q * 8 * ROW, 2 * kk)  # fmt: skip
+                to = f"{name}[{q // 2}][{q % 2}]" if operand.left else f"{name}[{q}]"
+                self.w.line(f"{to} = *(const double*)({place} + {at} + ({turn} ^ {order * CHUNK}) + {more});")
+            return
         load = "lf_load_matrix4_t" if across else "lf_load_matrix4"
         for q in range((self.form.high if operand.left else self.form.wide) // 16):
             more, order = (kk * 16 * ROW, q * 2 * CHUNK) if across else (q * 16 * ROW, kk * 2 * CHUNK)
@@ -290,18 +322,50 @@ class Kernel(Feed):
                 w.line(f"const int {c} = {m} % 2 ? {wide - 1} - {j} : {j};")
                 for (a, b), name in zip(self.pairs, self.acc.values(), strict=True):
                     left, right = f"{self.fragments[a]}[{half}][{m}]", f"{self.fragments[b]}[{half}][{c}]"
+                    if self.kind == "f64" and not tall(self.whole.job.target.device.arch):
+                        for h in range(2):
+                            pair = f"{name}[{m}][{c}][{2 * h}], {name}[{m}][{c}][{2 * h + 1}]"
+                            w.line(f"lf_mma_8x8_f64({pair}, {left}[{h}], {right});")
+                        continue
                     w.line(f"lf_mma_16x8_{self.kind}({name}[{m}][{c}], {left}, {right});")
         for text in (m, j, c):
             w.names.free(text)
 
+    def partial(self, split: Split) -> None:
+        """The sums of a part to memory."""
+        w, form, whole = self.w, self.form, self.whole
+        m, q, row, col = (w.names.fresh(x) for x in ("m", "q", "row", "col"))
+        wide = form.wide // 8
+        w.line("lf_stage_wait<0>();")
+        w.line("#pragma unroll")
+        with w.block(f"for (int {m} = 0; {m} < {form.high // 16}; ++{m})"):
+            w.line("#pragma unroll")
+            with w.block(f"for (int {q} = 0; {q} < {wide * 4}; ++{q})"):
+                w.line(
+                    f"const {w.index} {row} = {self.row} + {self.warp_row} + {m} * 16 + {q} / 2 % 2 * 8 + {self.lane} / 4;"
+                )
+                w.line(
+                    f"const {w.index} {col} = {self.col} + {self.warp_col} + {q} / 4 * 8 + {self.lane} % 4 * 2 + {q} % 2;"
+                )
+                with w.block(f"if ({row} < {w.poly(whole.rows.extent)} && {col} < {w.poly(whole.cols.extent)})"):
+                    for unit in whole.units:
+                        place = split.place(w, f"({w.index})blockIdx.y", self.points, row, col)
+                        result = f"{self.acc[unit.acc.id]}[{m}][{q} / 4][{q} % 4]"
+                        w.line(f"{split.pointer(w, unit, True)}[{place}] = {result};")
+        for name in (m, q, row, col):
+            w.names.free(name)
+
     # -- launches -----------------------------------------------------------------------------------------------------
 
     def emitted(self, code: KernelCode) -> Emitted:
-        """The kernel with its launch: a block for each tile."""
+        """The kernel with its launch: a block for each tile, or for each part of one."""
         target, whole = self.whole.job.target, self.whole
         blocks = target.poly(prod((*self.sides(), *(a.extent for a in whole.batch)), start=ONE))
         aligned = self.aligned() | self.fed()
-        launch = Launch(code.name, grid(blocks), self.w.arguments)
+        launch = Launch(code.name, grid(blocks, self.form.parts), self.w.arguments)
+        if self.split is not None:
+            joined, last = self.split.finish(f"{code.name}_finish")
+            return Emitted((code, joined), (launch, last), tuple(map(self.split.memory, whole.units)), aligned)
         if self.parts is None:
             return Emitted((code,), (launch,), (), aligned)
         finish, second = self.parts.finish(f"{code.name}_finish")
