@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from loopfuse.backends import reference
-from loopfuse.backends.reference import Bounded, Fault, Online, Result, agrees
+from loopfuse.backends.reference import Bounded, Fault, Online, Result, agrees, vague
 from loopfuse.bind import Bound, buffer_bytes
 from loopfuse.cuda.engine import open_engine
 from loopfuse.diag import CompilerError, UserError
@@ -26,6 +26,7 @@ from loopfuse.ir import Loop, Program
 from loopfuse.passes import Options, Pass, Stage, run_passes, selection
 from loopfuse.passes.manager import run_pass
 from loopfuse.rewrite import walk_program
+from loopfuse.tolerance import Tolerance
 from loopfuse.verify import violations
 
 # How repaired folds are run, and the tiles that tiled programs are run with.
@@ -41,8 +42,8 @@ class Verdict:
     """How the results of a program compare.
 
     `problem` says in one sentence what is wrong, "" where nothing is; `worst` is the greatest distance of a decided
-    element from the lowered program's result; `undecided` elements could not be judged. `data` says on which data the
-    problem shows.
+    element from the lowered program's result; `undecided` elements could not be judged, and of `vague` ones the bound says
+    nothing. `data` says on which data the problem shows.
     """
 
     problem: str = ""
@@ -50,6 +51,7 @@ class Verdict:
     undecided: int = 0
     elements: int = 0
     data: str = ""
+    vague: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,14 @@ def on_gpu(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, in
 class Judge:
     """Compares programs that shall mean the same as a lowered one, on one set of inputs.
 
-    `runner` runs those programs in place of the reference; their results are then held against the bounds alone.
+    `runner` runs those programs in place of the reference; their results are then held against the bounds alone. A
+    `tolerance` takes the place of all bounds, and of bits being the same.
     """
 
     def __init__(self, program: Program, bound: Bound, limit: int = 1 << 28, ways: Sequence[Online] = WAYS,
-                 watch: bool = True, runner: Runner | None = None) -> None:  # fmt: skip
+                 watch: bool = True, runner: Runner | None = None, tolerance: Tolerance | None = None) -> None:  # fmt: skip
         self.program, self.bound, self.limit, self.ways = program, bound, limit, ways
-        self.watch, self.runner = watch, runner
+        self.watch, self.runner, self.tolerance = watch, runner, tolerance
         self.arrays: dict[str, Array] = dict(bound.inputs)
         self.result = self._run(program, 0, None)
         self._bounded: dict[str, Bounded] | None = None
@@ -131,7 +134,7 @@ class Judge:
     def _compare(self, found: Result, before: Result, rounds: bool) -> Verdict:
         if bool(found.faults) != bool(before.faults):
             return Verdict("an access goes outside its array" if found.faults else "no access goes outside any more")
-        return self._within(found, "") if rounds else self._same(found, before)
+        return self._within(found, "") if rounds or self.tolerance else self._same(found, before)
 
     def _same(self, found: Result, before: Result) -> Verdict:
         """Bit for bit as before; a repeated rounding before may have left a distance from the lowered program."""
@@ -146,17 +149,32 @@ class Judge:
         return Verdict(elements=count, worst=self._worst(found))
 
     def _within(self, found: Result, what: str) -> Verdict:
-        """Within the bounds of the lowered program."""
-        undecided = count = 0
+        """Within the bounds of the lowered program, or the tolerance."""
+        if self.tolerance is not None:
+            return self._tolerated(found, what, self.tolerance)
+        undecided = count = loose = 0
         for name, bounded in self.bounded().items():
             undecided += int(np.count_nonzero(bounded.undecided))
             count += bounded.value.size
+            loose += vague(bounded)
             miss = agrees(bounded, found.outputs[name])
             if miss is not None:
                 message = (f"{what}{_element(name, miss.index)} is {miss.found!s}, and by the lowered program "
                            f"{miss.value!s}, off by at most {miss.bound:.2g}")  # fmt: skip
                 return Verdict(message + _more(miss.wrong), self._worst(found), undecided, count)
-        return Verdict("", self._worst(found), undecided, count)
+        return Verdict("", self._worst(found), undecided, count, vague=loose)
+
+    def _tolerated(self, found: Result, what: str, tolerance: Tolerance) -> Verdict:
+        """As near to the lowered program's results as the caller asks."""
+        count = sum(a.size for a in found.outputs.values())
+        for name, expected in self.result.outputs.items():
+            new = found.outputs[name]
+            wrong = tolerance.wrong(new, expected)
+            if wrong.any():
+                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                message = f"{what}{_element(name, at)} is {new[at]!s}, and by the lowered program {expected[at]!s}"
+                return Verdict(message + _more(int(wrong.sum())), self._worst(found), 0, count)
+        return Verdict("", self._worst(found), 0, count)
 
     def _worst(self, found: Result) -> float:
         return max((float(_distance(a, self.result.outputs[n])) for n, a in found.outputs.items()), default=0.0)
@@ -188,9 +206,11 @@ class Jury:
     Sets after the first are left out where an access of the lowered program goes outside its array on them.
     """
 
-    def __init__(self, program: Program, data: Data, limit: int = 1 << 28, runner: Runner | None = None) -> None:
+    def __init__(self, program: Program, data: Data, limit: int = 1 << 28, runner: Runner | None = None,
+                 tolerance: Tolerance | None = None) -> None:  # fmt: skip
         draws = (Draw(data),) if isinstance(data, Bound) else tuple(data)
-        judges = [Judge(program, d.bound, limit, FEW_WAYS if k else WAYS, not k, runner) for k, d in enumerate(draws)]
+        judges = [Judge(program, d.bound, limit, FEW_WAYS if k else WAYS, not k, runner, tolerance)
+                  for k, d in enumerate(draws)]  # fmt: skip
         sat = [(j, d.kind) for k, (j, d) in enumerate(zip(judges, draws, strict=True)) if k == 0 or not j.result.faults]
         self.judges = tuple(j for j, _ in sat)
         self.kinds = tuple(kind for _, kind in sat)
@@ -221,7 +241,7 @@ class Jury:
             if verdict.problem:
                 return replace(verdict, data=told(Draw(judge.bound, kind))), (*found, *before[len(found) :])
             whole = Verdict("", max(whole.worst, verdict.worst), whole.undecided + verdict.undecided,
-                            whole.elements + verdict.elements)  # fmt: skip
+                            whole.elements + verdict.elements, vague=whole.vague + verdict.vague)  # fmt: skip
         return whole, tuple(found)
 
 
@@ -264,8 +284,8 @@ def first_sizes(data: Data) -> dict[str, int]:
 
 
 def every_pass(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "default",
-               options: Options | None = None, *, ranges: bool = True,
-               runner: Runner | None = None) -> Iterator[Row]:  # fmt: skip
+               options: Options | None = None, *, ranges: bool = True, runner: Runner | None = None,
+               tolerance: Tolerance | None = None) -> Iterator[Row]:  # fmt: skip
     """Run passes one by one and judge each; the last row is the first that does not agree, if one does not.
 
     Programs are verified after each pass (with `ranges` every access is proved in range again). The sizes that the cost
@@ -273,7 +293,7 @@ def every_pass(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "def
     """
     chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
     options = options or Options(sizes=first_sizes(data))
-    jury = Jury(lowered.program, data, runner=runner)
+    jury = Jury(lowered.program, data, runner=runner, tolerance=tolerance)
     program, results = lowered.program, jury.results
     if runner is not None:
         row = Row("lower", Stage("lower", program, True, 0.0), jury.judge_lowered())
@@ -289,20 +309,28 @@ def every_pass(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "def
 
 
 def overall(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "default",
-            options: Options | None = None) -> Row:  # fmt: skip
-    """Run passes and judge the end alone; the row is named after the last pass, or the one that failed."""
+            options: Options | None = None, *, runner: Runner | None = None,
+            tolerance: Tolerance | None = None) -> Iterator[Row]:  # fmt: skip
+    """Run passes and judge the end alone; the row is named after the last pass, or the one that failed. With a `runner`
+    the lowered program comes first, as in `every_pass`."""
     chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
-    jury = Jury(lowered.program, data)
+    jury = Jury(lowered.program, data, runner=runner, tolerance=tolerance)
+    if runner is not None or not chosen:
+        row = Row("lower", Stage("lower", lowered.program, True, 0.0), jury.judge_lowered())
+        yield row
+        if not row.agrees:
+            return
     try:
         stages = optimise(lowered, options or Options(sizes=first_sizes(data)), chosen).stages
     except CompilerError as why:
-        return Row(why.stage, None, Verdict(why.message))
+        yield Row(why.stage, None, Verdict(why.message))
+        return
     if not stages:
-        return Row("lower", None, Verdict())
+        return
     notes = {"frozen": {id: a for s in stages for id, a in s.notes.get("frozen", {}).items()}}
     changed, rounds = any(s.changed for s in stages), any(s.rounds for s in stages)
     whole = replace(stages[-1], changed=changed, rounds=rounds, notes=notes)
-    return Row(whole.name, whole, jury.judge(whole, jury.results)[0])
+    yield Row(whole.name, whole, jury.judge(whole, jury.results)[0])
 
 
 def attempt(p: Pass, program: Program, options: Options, jury: Jury, before: tuple[Result, ...], *,

@@ -38,7 +38,7 @@ special-function unit.
 _APPROXIMATIONS = """## Approximate forms
 
 Used in `fast`, and elsewhere where their error is seen not to reach the stored result. The error is so many units in
-the last place, plus those for each unit of the operand's magnitude, plus an absolute part.
+the last place, plus those for each unit of the operand's magnitude up to 256, plus an absolute part.
 """
 
 _MONOIDS = """## Reductions

@@ -24,6 +24,9 @@ Slopes = Callable[..., tuple[Any, ...]]
 Function = Callable[[tuple[Array, ...], DType], Array]
 Numerics = Literal["strict", "default", "fast"]
 Law = Literal["commutative", "associative", "idempotent", "involution"]
+# Functions whose error grows with their operand are at their limits in f32 from here on: the error grows no more, and
+# that of an infinite operand is none.
+MOST_GROWTH = 256.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,7 @@ class OpRow:
                 return np.asarray(ulps * spacing(size, dtype))
             spelling = self.spell(dtype, mode)
             reach = sum(np.abs(np.asarray(a, dtype=np.float64)) for a in args) if spelling.growth else 0.0
-            extra = spelling.growth * reach * spacing(size, F32 if dtype.bits == 16 else dtype)
+            extra = spelling.growth * np.minimum(reach, MOST_GROWTH) * spacing(size, F32 if dtype.bits == 16 else dtype)
             flushed = 2.0**-126 if spelling.flushes else 0.0
             return np.asarray(ulps * spacing(size, dtype) + extra + spelling.absolute + flushed)
 

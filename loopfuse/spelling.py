@@ -27,9 +27,9 @@ class Spelling:
     """A CUDA expression for an operation on operands of the types that `target` names: a dtype, a kind, or `any`.
 
     `ulp` bounds the error in units in the last place of the exact result (0: exact, 0.5: correctly rounded), plus
-    `growth` for each unit of the operand's magnitude, and `absolute` comes on top; they hold for operands within
-    `domain`. An `approx` spelling is for the fast mode, or for where its error is seen not to matter; `flushes` says
-    that it takes denormals for zero. With `result`, the spelling is for that result type only.
+    `growth` for each unit of the operand's magnitude up to `oprow.MOST_GROWTH`, and `absolute` comes on top; they hold
+    for operands within `domain`. An `approx` spelling is for the fast mode, or for where its error is seen not to
+    matter; `flushes` says that it takes denormals for zero. With `result`, the spelling is for that result type only.
     """
 
     target: str

@@ -20,13 +20,11 @@ import numpy as np
 from kernel_checks import inputs_for
 from lower_cases import CASES as TYPED
 from reference_programs import ODD, PROGRAMS
+from report_cases import LIGHT, LONG, REPORTS, inputs_of
 from schedule_programs import TEXTS, program
 from test_lower_random import Maker
 from test_programs import CASES as CORNERS
 from test_random_sizes import SCRIPTS, SMALLER
-from test_reports import CASES as HELD
-from test_reports import SCRIPTS as REPORTS
-from test_reports import declarations, inputs_of
 
 from loopfuse import driver
 from loopfuse.backends.reference import Bounded, agrees, run, run_bounded
@@ -40,7 +38,8 @@ from loopfuse.passes import Options
 from tests.bench.workloads import WORKLOADS
 from tests.oracles.core import ROOT
 from tests.oracles.core import Case as Oracle
-from tests.oracles.table import BUILTINS, EXAMPLES, LIBRARY
+from tests.oracles.expressions import batches, own_arrays, own_expressions, random_expressions
+from tests.oracles.table import BUILTINS, EXAMPLES, LIBRARY, OUTSIDE, POLYBENCH
 from tests.oracles.table import SCRIPTS as ORACLES
 
 MEMORY = 1 << 26  # bytes of one set of data, whatever the extents drawn
@@ -175,14 +174,21 @@ def _given(arrays: Mapping[str, Array]) -> Callable[[Lowered, bool], Iterator[Da
     return data
 
 
+def _expressions() -> Iterator[Suite]:
+    """Every operator and function at every pair of kinds, twelve expressions a script."""
+    made, _ = batches("own", [*own_expressions(), *random_expressions(200)], own_arrays(), 12)
+    for batch in made:
+        yield Suite(f"expressions/{batch.id}", lambda b=batch: _script(b.id, b.text, ()), _given(batch.arrays))
+
+
 def _reports() -> Iterator[Suite]:
-    for name, text in REPORTS.items():
-        if name == "s42_six_hundred_inputs" or name not in HELD:
+    for name in LIGHT:
+        if name in LONG - {"s41_deep_chain"}:
             continue
         for numerics in ("strict", "default"):
-            arrays = inputs_of(HELD[name])
-            source = f"numerics {numerics}\n{declarations(arrays)}{text}\n"
-            yield Suite(f"reports/{name}-{numerics}", lambda n=name, s=source: _script(n, s, ()), _given(arrays))
+            source = f"numerics {numerics}\n{REPORTS[name].text}"
+            made = _given(inputs_of(REPORTS[name].case))
+            yield Suite(f"reports/{name}-{numerics}", lambda n=name, s=source: _script(n, s, ()), made)
 
 
 def _corners() -> Iterator[Suite]:
@@ -262,9 +268,10 @@ def suites() -> tuple[Suite, ...]:
     """Every program, each once under one name."""
     found = [
         *_random_sizes(), *_folder(ROOT / "tests" / "fusion"), *_folder(ROOT / "tests" / "bench" / "peers"),
+        *_folder(ROOT / "tests" / "regressions"),
         *_oracle(ORACLES, "oracle"), *_oracle(EXAMPLES, "example"), *_oracle(LIBRARY, "library"),
-        *_oracle(BUILTINS, "builtin"), *_reports(), *_corners(), *_typed(), *_finished(), *_reference(),
-        *random_suites(120),
+        *_oracle(BUILTINS, "builtin"), *_oracle(POLYBENCH, "polybench"), *_oracle(OUTSIDE, "outside"), *_expressions(),
+        *_reports(), *_corners(), *_typed(), *_finished(), *_reference(), *random_suites(120),
     ]  # fmt: skip
     assert len({s.id for s in found}) == len(found)
     assert {w.script for w in WORKLOADS.values()} <= {s.id.split("/")[1] for s in found if s.id.startswith("peers/")}

@@ -40,13 +40,15 @@ def inside(found: Bounded, array: Array) -> bool:
 
 
 def widened(x: Any) -> Any:
-    """A program with every float type replaced by f64."""
+    """A program with every float type replaced by f64. A cast that was declared still rounds to its type."""
     if isinstance(x, DType):
         return F64 if x.is_float else x
     if isinstance(x, ir.Const):
         return ir.Const(to_bits(np.float64(from_bits(x.bits, x.dtype)), F64), F64) if x.dtype.is_float else x
     if isinstance(x, tuple):
         return tuple(widened(part) for part in x)
+    if isinstance(x, Op) and x.op == "cast" and not x.implied and x.dtype.is_float:
+        return Op("cast", (Op("cast", widened(x.args), x.dtype),), F64)
     if dataclasses.is_dataclass(x) and type(x).__module__ == ir.__name__:
         parts = {f.name: widened(getattr(x, f.name)) for f in dataclasses.fields(x) if f.name != "span"}
         return dataclasses.replace(x, **parts)  # type: ignore[type-var]

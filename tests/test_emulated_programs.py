@@ -73,6 +73,12 @@ def test_program(suite: Suite) -> None:
     check(suite, run_small, large=False, first=-1, twice=False)
 
 
+def test_a_filter_reads_a_row_that_was_kept() -> None:
+    """What a condition reads of the row was made, and then neither stored nor found again."""
+    suite = next(s for s in suites() if s.id == "regressions/regression-filter-by-a-kept-row")
+    check(suite, run, large=False, first=-1, twice=False)
+
+
 @pytest.mark.parametrize("suite", marked({"scripts", "finished", "reference"}))
 def test_general_kernels(suite: Suite) -> None:
     """The plain kernels, whose sizes are told at the call."""

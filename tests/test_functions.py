@@ -55,6 +55,8 @@ CASES: list[tuple[str, Callable[[], Any]]] = [
     ("pad(a, 1)", lambda: np.pad(A, 1)),
     ("pad(a, (1, 2), value=-1)", lambda: np.pad(A, (1, 2), constant_values=-1)),
     ("pad(a, ((1, 0), (2, 3)), mode=\"edge\")", lambda: np.pad(A, ((1, 0), (2, 3)), "edge")),
+    ("pad(a > 0, 1)", lambda: np.pad(A > 0, 1)),
+    ("pad(a > 0, 1, mode=\"edge\")", lambda: np.pad(A > 0, 1, "edge")),
     ("pad(a, 2, mode=\"reflect\")", lambda: np.pad(A, 2, "reflect")),
     ("pad(a, 5, mode=\"symmetric\")", lambda: np.pad(A, 5, "symmetric")),
     ("pad(a + 1, 7, mode=\"wrap\")", lambda: np.pad(A + 1, 7, "wrap")),

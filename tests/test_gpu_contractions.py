@@ -13,6 +13,7 @@ from gpu_cases import Judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_emit_contractions import SCRIPTS, TILES, only
+from test_emit_segments import IN_TURN, wide
 
 from loopfuse import driver
 from loopfuse.bind import Given
@@ -46,9 +47,10 @@ def written_for(arch: str) -> Iterator[None]:
         opened.model = was
 
 
-def judged(text: str, sizes: dict[str, int], seed: int = 0) -> None:
+def judged(text: str, sizes: dict[str, int], seed: int = 0, fused: dict[str, int] | None = None) -> None:
+    """Right, and the same in every call. `fused`: the sizes by which it is decided what is one kernel, where others."""
     lowered = driver.lower_program(driver.compile_source(Source("product", text)).typed)
-    optimised = driver.optimise(lowered, Options(sizes=sizes))
+    optimised = driver.optimise(lowered, Options(sizes=fused or sizes))
     bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=seed, fill=True))
     first = driver.execute(optimised, bound, backend="cuda").buffers
     again = driver.execute(optimised, bound, backend="cuda").buffers
@@ -67,12 +69,37 @@ def test_scripts(name: str, arch: str) -> None:
         judged(text, {n: 3 * size + 8 if n in "MNK" and size > 8 else size for n, size in sizes.items()}, 1)
 
 
+@pytest.mark.parametrize("name", IN_TURN)
+def test_products_in_turn(name: str) -> None:
+    """One launch for products of one array, planned for sizes for which that pays and called with small ones; and, as for
+    older devices, a launch for each."""
+    text, sizes = IN_TURN[name]
+    for arch in ARCHES:
+        with written_for(arch):
+            judged(text, sizes, fused=wide(sizes))
+            judged(text, {n: 3 * size + 8 if n in "MN" else size for n, size in sizes.items()}, 1, fused=wide(sizes))
+
+
 @pytest.mark.parametrize("choice", TILES, ids=str)
 @pytest.mark.parametrize("name", ["residual", "columns of a map", "dual"])
 def test_tiles(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the tile is not what would be chosen."""
     only(monkeypatch, choice)
     judged(SCRIPTS[name][0], {"M": 1000, "N": 520, "K": 328})
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("sizes", [(520, 264, 328), (300, 130, 4100), (67, 33, 2050)], ids=str)
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [("a @ b + r", "nn"), ("maximum(a.T @ b, 0)", "tn"), ("(a @ b.T) * 0.5", "nt"), ("maximum(a.T, 0) @ b.T", "tt")],
+)
+def test_doubles(text: str, layout: str, sizes: tuple[int, int, int], arch: str) -> None:
+    """In tiles of either instruction, whole and cut."""
+    a, b = "M, K" if layout[0] == "n" else "K, M", "K, N" if layout[1] == "n" else "N, K"
+    with written_for(arch):
+        judged(f"input a: f64[{a}]\ninput b: f64[{b}]\ninput r: f64[M, N]\noutput o = {text}\n",
+               dict(zip("MNK", sizes, strict=True)))  # fmt: skip
 
 
 @pytest.mark.parametrize("arch", ARCHES)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from tests.oracles import builtins, images, library, matrices, more_builtins, rows, sequences, shown, tables
+from tests.oracles import (
+    builtins,
+    images,
+    library,
+    matrices,
+    more_builtins,
+    networks,
+    polybench,
+    rows,
+    sequences,
+    shown,
+    signals,
+    tables,
+)
 from tests.oracles.core import Case
 
 SCRIPTS: list[Case] = [
@@ -11,4 +24,6 @@ SCRIPTS: list[Case] = [
 LIBRARY: list[Case] = library.CASES
 EXAMPLES: list[Case] = shown.CASES
 BUILTINS: list[Case] = [*builtins.CASES, *more_builtins.CASES]
-CASES: list[Case] = [*SCRIPTS, *LIBRARY, *EXAMPLES, *BUILTINS]
+POLYBENCH: list[Case] = polybench.CASES
+OUTSIDE: list[Case] = [*signals.CASES, *networks.CASES]
+CASES: list[Case] = [*SCRIPTS, *LIBRARY, *EXAMPLES, *BUILTINS, *POLYBENCH, *OUTSIDE]

@@ -189,7 +189,7 @@ def module(v: Values) -> dict[str, Any]:
     return {
         "mean": v.x.mean((0, 2, 3)), "var": v.x.var((0, 2, 3)), "act": relu * special.ndtr(relu) + sigmoid(v.x),
         "p": softmax(v.x, 1), "n": normalise(np.moveaxis(v.x, 1, -1), (-1,), 1e-5) * v.g + v.b,
-        "y": correlate(v.x, v.w, pad=1), "m": images.max_windows(v.x, 2), "q": group_norm(v.x, v.g, v.b, 1),
+        "y": correlate(v.x.astype(np.float16).astype(float), v.w, pad=1), "m": images.max_windows(v.x, 2), "q": group_norm(v.x, v.g, v.b, 1),
         "rows": v.x[:, 0, 0][v.ids], "loss": -e[np.arange(v.N), v.ids % 2].mean(),
     }  # fmt: skip
 

@@ -151,6 +151,19 @@ def _bounded(found: Tracked) -> Bounded:
     return Bounded(found.value, np.asarray(found.shadow), bound, np.array(np.broadcast_to(found.unsure, shape)))
 
 
+def vague(bounded: Bounded) -> int:
+    """How many elements have a bound that says nothing: they are decided, and yet any number of the size that the output's
+    values have would be admitted, and more. The program is ill-conditioned there."""
+    dtype = of_numpy(bounded.value.dtype)
+    if dtype is None or not dtype.is_float:
+        return 0
+    with np.errstate(all="ignore"):
+        size = np.abs(bounded.value.astype(np.float64))
+    known = np.isfinite(size) & ~bounded.undecided
+    most = max(float(np.max(size, where=known, initial=0.0)), 2.0 ** (2 - (1 << (dtype.bits - dtype.mantissa - 1))))
+    return int(np.count_nonzero(known & (bounded.bound >= most)))
+
+
 def agrees(bounded: Bounded, array: Array) -> Mismatch | None:
     """The first element of `array` that is outside its bound, or None where none is.
 

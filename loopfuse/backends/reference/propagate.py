@@ -59,8 +59,9 @@ def _try_extended(row: OpRow, args: list[Array], near: Array) -> bool:
     return kept and bool(np.allclose(far.astype(np.float64), near, rtol=1e-13, equal_nan=True))
 
 
-def operation(node: Op, mode: Numerics) -> Apply:
-    """An operation on tracked values, ready to be applied."""
+def operation(node: Op, mode: Numerics, ordered: bool = True) -> Apply:
+    """An operation on tracked values, ready to be applied. `ordered`: on these operands in every program, and not on
+    parts of a reduction."""
     row, dtype = OPS[node.op], node.dtype
     sources = tuple(a.dtype for a in node.args)
     if row.operands == "cond":
@@ -69,11 +70,20 @@ def operation(node: Op, mode: Numerics) -> Apply:
         return lambda args: _reread(row, args[0], dtype)
     if not any(d.is_float for d in sources):
         return lambda args: _exact(row, args, dtype)
+    final = ordered and (mode == "strict" or _rounds(node, row))
     if row.gives == "explicit" and dtype.is_float:
-        return lambda args: _convert(row, args[0], dtype)
+        return lambda args: _convert(row, args[0], dtype, final)
     if not dtype.is_float or row.slope is None:
         return lambda args: _jump(row, args, dtype, mode)
-    return lambda args: _smooth(row, args, dtype, mode)
+    return lambda args: _smooth(row, args, dtype, mode, final)
+
+
+def _rounds(node: Op, row: OpRow) -> bool:
+    """Whether the result has its declared type in every program: what is kept wider is a 16-bit type that nobody
+    declared, and a product that is added."""
+    if row.gives == "explicit":
+        return not node.implied
+    return node.dtype.bits > 16 and row.arithmetic != "product"
 
 
 # -- exact operands ---------------------------------------------------------------------------------------------------
@@ -124,9 +134,12 @@ def _doubts(args: Sequence[Tracked]) -> Array | None:
     return found
 
 
-def _convert(row: OpRow, arg: Tracked, dtype: DType) -> Tracked:
-    """A float as another float type: widening is exact, narrowing rounds."""
+def _convert(row: OpRow, arg: Tracked, dtype: DType, final: bool) -> Tracked:
+    """A float as another float type: widening is exact, narrowing rounds. What is exact is rounded alike everywhere, so
+    that a program which leaves a declared cast out is outside the bound."""
     value = row.function((arg.value,), dtype)
+    if final and arg.bound is None:
+        return Tracked(dtype, value, None, None, arg.doubt)
     shadow = np.asarray(arg.shadow.astype(wide_type(dtype)))
     bound = arg.bound
     if dtype.mantissa < arg.dtype.mantissa or dtype.bits < arg.dtype.bits:
@@ -134,8 +147,12 @@ def _convert(row: OpRow, arg: Tracked, dtype: DType) -> Tracked:
         rounding = half_step(size, dtype)
         if bound is None:
             rounding = np.where(value.astype(shadow.dtype) == shadow, 0.0, rounding)
+        elif final:
+            exact = bound == 0
+            shadow = np.where(exact, value.astype(shadow.dtype), shadow)
+            rounding = np.where(exact, 0.0, rounding)
         bound = rounding if bound is None else bound + rounding
-    return settle(dtype, value, shadow, bound, arg.doubt)
+    return settle(dtype, value, shadow, bound, arg.doubt, final)
 
 
 def _evaluate(row: OpRow, args: Sequence[Array], dtype: DType) -> Array:
@@ -145,13 +162,13 @@ def _evaluate(row: OpRow, args: Sequence[Array], dtype: DType) -> Array:
     return np.asarray(row.function(tuple(args), F64 if dtype.is_float else dtype))
 
 
-def _smooth(row: OpRow, args: tuple[Tracked, ...], dtype: DType, mode: Numerics) -> Tracked:
+def _smooth(row: OpRow, args: tuple[Tracked, ...], dtype: DType, mode: Numerics, final: bool) -> Tracked:
     value = row.function(tuple(a.value for a in args), dtype)
     shadows = [a.shadow for a in args]
     shadow = _evaluate(row, shadows, dtype)
     bound, doubt = _propagated(row, args, shadows, shadow, dtype)
     bound = _with_own(row, args, shadows, shadow, value, bound, dtype, mode)
-    result = settle(dtype, value, shadow.astype(wide_type(dtype)), bound, either(doubt, _doubts(args)))
+    result = settle(dtype, value, shadow.astype(wide_type(dtype)), bound, either(doubt, _doubts(args)), final)
     if row.laws.distributes:
         result.dropped = _droppable(args, value)
     return result

@@ -119,7 +119,7 @@ class Pairwise(Base):
 
     def __init__(self, row: Monoid, dtype: DType, mode: Numerics) -> None:
         super().__init__(row, dtype)
-        self._apply = operation(Op(row.op, (Const(0, dtype), Const(0, dtype)), dtype), mode)
+        self._apply = operation(Op(row.op, (Const(0, dtype), Const(0, dtype)), dtype), mode, ordered=False)
         self._picks = dtype.is_float and not self.rounds
 
     def lift(self, value: Tracked, at: Tracked | None) -> Node:

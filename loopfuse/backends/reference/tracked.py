@@ -67,16 +67,20 @@ def any_of(doubt: Array | None) -> Array | None:
     return doubt if doubt is not None and doubt.any() else None
 
 
-def settle(dtype: DType, value: Array, shadow: Array, bound: Array | None, doubt: Array | None) -> Tracked:
+def settle(dtype: DType, value: Array, shadow: Array, bound: Array | None, doubt: Array | None,
+           final: bool = False) -> Tracked:  # fmt: skip
     """A float result: what is not finite is exact where value and shadow agree on it, undecided where they do not.
 
-    So is a value that overflows at its own width only, or may do so within its bound.
+    So is a value that may overflow within its bound, and one that overflows at its own width only; unless no compiled
+    program has the value in a wider type (`final`): then what must overflow is the infinity that it becomes.
     """
     if shadow.size == 0:
         return Tracked(dtype, value, shadow, None, any_of(doubt))
     most, slip = float(np.abs(shadow).max()), 0.0 if bound is None else float(np.max(bound))
     if most + slip <= greatest(dtype) and np.isfinite(value).all():
         return Tracked(dtype, value, shadow, bound if slip else None, any_of(doubt))
+    if final:
+        shadow = _overflown(dtype, shadow, bound)
     wide = value.astype(shadow.dtype)
     finite = np.isfinite(shadow) & np.isfinite(wide)
     if not finite.all():
@@ -90,6 +94,13 @@ def settle(dtype: DType, value: Array, shadow: Array, bound: Array | None, doubt
         if not bound.any():
             bound = None
     return Tracked(dtype, value, shadow, bound, any_of(doubt))
+
+
+def _overflown(dtype: DType, shadow: Array, bound: Array | None) -> Array:
+    """The shadow, infinite where it rounds to no number, whatever its error; the middle is rounded up, to even."""
+    edge = greatest(dtype) + half_step(np.asarray(greatest(dtype)), dtype)
+    past = np.abs(shadow) - (0.0 if bound is None else bound) >= edge
+    return np.asarray(np.where(past, np.copysign(np.inf, shadow), shadow), dtype=shadow.dtype)
 
 
 def half_step(size: Array, dtype: DType) -> Array:

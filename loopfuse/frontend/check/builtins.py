@@ -130,7 +130,8 @@ class Builtins(Calling):
             if kind not in VIEWS:
                 self.fail("LF0406", "an unknown mode", mode.span, "of pad", fix=f"one of {', '.join(VIEWS)}")
         pairs = self.pad_widths(widths, array.rank)
-        return self.pad(array, pairs, VIEWS[kind], self.expr(value) if value is not None else number(0), node.span)
+        zero = Scalar(Const(0, BOOL, span=node.span)) if array.dtype == BOOL else number(0)
+        return self.pad(array, pairs, VIEWS[kind], self.expr(value) if value is not None else zero, node.span)
 
     def pad_widths(self, node: ast.Expr, rank: int) -> list[tuple[Poly, Poly]]:
         """The widths of pad for each axis."""

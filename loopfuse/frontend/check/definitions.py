@@ -248,7 +248,7 @@ class Definitions(Exprs):
                 self.fail("LF0307", "the range of a left side starts at 0 and has no step", b.range.span,
                           f"would `{b.name} = {lo}` be the first element or the second?",
                           notes=("shift the index, or keep the border with `if`",), fix=shift)  # fmt: skip
-        return list(self.bind(scope, binders, [node], "left side"))
+        return list(self.bind(scope, binders, [node]))
 
     def bind_rest(self, scope: Scope, lhs: ast.Lhs, node: ast.Expr) -> list[Dim]:
         """The indices that `...` on the left side stands for, from its uses on the right."""

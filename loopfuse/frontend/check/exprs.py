@@ -434,7 +434,7 @@ class Exprs(Calls):
         with self.context(), self.inside(scope):
             self.equation = True
             try:
-                dims = self.bind(scope, node.gen.binders, [node.body], "array")
+                dims = self.bind(scope, node.gen.binders, [node.body])
                 e = self.scalar_element(node.body)
             finally:
                 self.equation = before

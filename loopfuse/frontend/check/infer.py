@@ -126,7 +126,7 @@ class Infer(Index):
 
     # -- binding ----------------------------------------------------------------------------------------------------------
 
-    def bind(self, scope: Scope, binders: Sequence[ast.Binder], roots: Sequence[Node], what: str,
+    def bind(self, scope: Scope, binders: Sequence[ast.Binder], roots: Sequence[Node],
              extra: dict[str, list[Use]] | None = None) -> tuple[Dim, ...]:  # fmt: skip
         """Bind indices in `scope`, ranges written or inferred from their uses in `roots`, in the order written."""
         names = [b.name for b in binders]
@@ -144,7 +144,7 @@ class Infer(Index):
                 found.setdefault(name, []).extend(more)
         dims: list[Dim] = []
         for b in binders:
-            lo, hi, step = self.range_of(b, found.get(b.name, []), roots, what, scope)
+            lo, hi, step = self.range_of(b, found.get(b.name, []), roots, names, scope)
             dims.append(self.bind_one(scope, b, lo, hi, step))
         return tuple(dims)
 
@@ -167,14 +167,14 @@ class Infer(Index):
             self.fail("LF0303", f"`{b.name}` is already {entry.described}", b.span, "an index needs a name of its own",
                       (entry.span, "defined here"), fix=f"rename the index, say {b.name}0")  # fmt: skip
 
-    def range_of(self, b: ast.Binder, uses: list[Use], roots: Sequence[Node], what: str,
+    def range_of(self, b: ast.Binder, uses: list[Use], roots: Sequence[Node], peers: Sequence[str],
                  scope: Scope) -> tuple[Poly, Poly, int]:  # fmt: skip
-        """The range of an index: `(lo, hi, step)`."""
+        """The range of an index: `(lo, hi, step)`. `peers` are the names that are bound together with it."""
         if b.range is not None:
             with self.inside(scope):
                 return self.written_range(b.range)
         if not uses:
-            self.no_range(b, roots, scope)
+            self.no_range(b, roots, peers, scope)
         first = uses[0]
         for other in uses[1:]:
             if other.extent == ONE and first.extent != ONE:
@@ -213,9 +213,9 @@ class Infer(Index):
         self.update(lambda facts: facts.let(name, e))
         return Poly.of(name)
 
-    def no_range(self, b: ast.Binder, roots: Sequence[Node], scope: Scope) -> NoReturn:
+    def no_range(self, b: ast.Binder, roots: Sequence[Node], peers: Sequence[str], scope: Scope) -> NoReturn:
         """An index that nothing bounds."""
-        self.other_cause(b, roots, scope)
+        self.other_cause(roots, peers, scope)
         shifted = [s.span for node, free in self.subscripts(roots, {b.name}) for s in node.subs
                    if not isinstance(s, ast.Name | ast.Rest | ast.NewAxis) and b.name in s.span.text and b.name in free]  # fmt: skip
         if shifted:
@@ -224,10 +224,15 @@ class Infer(Index):
         self.fail("LF0301", f"index `{b.name}` has no range", b.span, f"no array is subscripted by `{b.name}` alone",
                   fix=f"write the range: {b.name} in 0..N")  # fmt: skip
 
-    def other_cause(self, b: ast.Binder, roots: Sequence[Node], scope: Scope) -> None:
-        """Report what else is wrong in the expressions: that may be why nothing bounds the index."""
+    def other_cause(self, roots: Sequence[Node], peers: Sequence[str], scope: Scope) -> None:
+        """Report what else is wrong in the expressions: that may be why nothing bounds the index.
+
+        All that are bound together are known there, those without a range yet too: none is a name that nobody gave.
+        """
         probe = Scope(scope)
-        probe.values.setdefault(b.name, Entry(WeakInt(Affine(Poly.of(f"{b.name}?"))), None, "index"))
+        for name in peers:
+            if name not in scope.values:
+                probe.values[name] = Entry(WeakInt(Affine(Poly.of(f"{name}?"))), None, "index")
         before = len(self.unreported)
         for root in roots:
             try:

@@ -106,7 +106,7 @@ class Loops(Definitions):
         probe.values[b.name] = Entry(WeakInt(Affine(Poly.of(f"{b.name}?"))), None, "index")
         with self.inside(probe):
             uses = self.uses(roots, {b.name}).get(b.name, [])
-        return self.range_of(b, uses, roots, "scan", self.scope)
+        return self.range_of(b, uses, roots, (b.name,), self.scope)
 
     def start_carry(self, c: ast.Carry, count: Poly, trip: Poly) -> Carried:
         """Store the start of a carry at trip 0 of its buffer."""
@@ -296,7 +296,7 @@ class Loops(Definitions):
                 *(u.value for u in node.updates),
                 *([gen.cond] if gen.cond else []),
             ]
-            dims = self.bind(scope, gen.binders, roots, "scatter", self.target_uses(node, shape))
+            dims = self.bind(scope, gen.binders, roots, self.target_uses(node, shape))
             where = None if gen.cond is None else self.condition(gen.cond)
             with self.context():
                 if where is not None:

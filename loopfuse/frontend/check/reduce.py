@@ -72,7 +72,7 @@ class Reduce(Infer):
         before = self.data_bounds
         self.data_bounds = True
         try:
-            dims = self.bind(scope, gen.binders, roots, name)
+            dims = self.bind(scope, gen.binders, roots)
         finally:
             self.data_bounds = before
         own = {d.id for d in dims}
@@ -119,7 +119,8 @@ class Reduce(Infer):
         """The extrema have no value over nothing."""
         for dim in dims:
             extent = dim.hi[0] - dim.lo[0]
-            if self.facts.negative(extent - 1) and self.is_size(extent):
+            empty = self.facts.negative(extent - 1) and not self.facts.nonneg(extent - 1)  # both: nothing runs here
+            if empty and self.is_size(extent):
                 self.fail("LF0315", f"`{name}` over an empty range", span, f"{dim.lo[0]}..{dim.hi[0]} holds nothing")
             if self.is_size(extent):
                 self.require_nonneg(extent - 1, f"`{name}` needs at least one element", span)
