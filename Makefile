@@ -5,7 +5,7 @@ PEERS ?= $(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-gpu bench clean
+.PHONY: demo test test-all test-gpu fuzz bench clean
 
 # The two stamps: the package alone, and the package with what the tests need. pip runs only when the
 # requirements have changed; the package itself is installed in place, so that its code is always the present one.
@@ -35,6 +35,13 @@ test-all: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto -m "not gpu" --hypothesis-profile=explore
+
+# Random programs, from where the last run stopped: figures and what fails stay in out/.
+TIME ?= 10m
+JOBS ?= 1
+fuzz: $(VENV)/demo.stamp
+	mkdir -p out/fuzz
+	$(BIN)/loopfuse fuzz --gen --time $(TIME) --jobs $(JOBS) --failures 20 --state out/fuzz/state.json --save out/fuzz
 
 # With what the GPU needs: PyCUDA is built here, by a C++ compiler and the CUDA headers.
 $(VENV)/gpu.stamp: $(VENV)/test.stamp

@@ -23,6 +23,7 @@ Values = tuple[tuple[Kinds, str], ...]
 Slopes = Callable[..., tuple[Any, ...]]
 Function = Callable[[tuple[Array, ...], DType], Array]
 Numerics = Literal["strict", "default", "fast"]
+LEAST = 2.0**-1074  # the least positive f64
 Law = Literal["commutative", "associative", "idempotent", "involution"]
 # Functions whose error grows with their operand are at their limits in f32 from here on: the error grows no more, and
 # that of an infinite operand is none.
@@ -209,12 +210,12 @@ class OpRow:
             if not dtype.is_float:
                 return np.zeros(np.shape(size))
             if mode != "fast":
-                return np.asarray(ulps * spacing(size, dtype))
+                return steps(ulps, size, dtype)
             spelling = self.spell(dtype, mode)
             reach = sum(np.abs(np.asarray(a, dtype=np.float64)) for a in args) if spelling.growth else 0.0
             extra = spelling.growth * np.minimum(reach, MOST_GROWTH) * spacing(size, F32 if dtype.bits == 16 else dtype)
             flushed = 2.0**-126 if spelling.flushes else 0.0
-            return np.asarray(ulps * spacing(size, dtype) + extra + spelling.absolute + flushed)
+            return np.asarray(steps(ulps, size, dtype) + extra + spelling.absolute + flushed)
 
     # -- CUDA ---------------------------------------------------------------------------------------------------------
 
@@ -241,6 +242,12 @@ def spacing(size: Array, dtype: DType) -> Array:
     least = 2 - (1 << (dtype.bits - dtype.mantissa - 1))
     _, exponent = np.frexp(np.where(unknown, 1.0, np.clip(size, 2.0**least, greatest(dtype))))
     return np.asarray(np.where(unknown, np.nan, np.ldexp(1.0, exponent - dtype.mantissa)))
+
+
+def steps(count: float, size: Array, dtype: DType) -> Array:
+    """So many distances between neighbours; the least number of f64 where it holds no such part of a denormal's."""
+    found = np.asarray(count * spacing(size, dtype))
+    return np.where((found == 0) & (count > 0), LEAST, found)
 
 
 @cache

@@ -1,7 +1,7 @@
 """What machine code may hold of fences, waits and spills: derived from its kernel, and counted.
 
 Two steps, each a rule and no number of a kernel's own. `beyond`: the text has no fence that its skeleton has no use for: a
-copy of a tile out needs one, a sum that a cluster shares needs two meetings of it, and nothing else needs any. `faults`: what
+copy of a tile out needs one, a sum that a cluster shares needs one release of its parts, and nothing else needs any. `faults`: what
 stands in the text, or in a function called there, is in the machine code as often at most. More are the assembler's, which
 adds them where it cannot prove that none is needed.
 """
@@ -142,8 +142,8 @@ def beyond(source: str, kernel: KernelCode) -> list[str]:
     # What threads wrote is made visible to the copy out; of a shared sum the parts are written, met for, read, met for, by
     # those that copy as by those that multiply. Other clusters meet once, before the first barrier in another block is used.
     copies = sum(count for name, count in sites.items() if name.startswith("lf_tile_store") and name[-1].isdigit())
-    meetings = 4 if shared else 0
-    most = {"MEMBAR.ALL.CTA": copies + meetings, "MEMBAR.ALL.GPU": meetings, "MEMBAR.SC.GPU": 0, "ERRBAR": meetings,
+    meetings, releases = (4, 1) if shared else (0, 0)
+    most = {"MEMBAR.ALL.CTA": copies + releases, "MEMBAR.ALL.GPU": releases, "MEMBAR.SC.GPU": 0, "ERRBAR": releases,
             "CCTL.IVALL": meetings or int(kernel.cluster > 1)}  # fmt: skip
     return [f"{has[op]} {op} in the text, and its skeleton needs {n}" for op, n in most.items() if has[op] > n]
 

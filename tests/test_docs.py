@@ -15,7 +15,7 @@ from loopfuse.diag import Source, UserError
 from loopfuse.driver import compile_source, lower_program
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("language.md", "tutorial.md")
+PAGES = ("language.md", "tutorial.md", "testing.md")
 
 
 @dataclass(frozen=True)

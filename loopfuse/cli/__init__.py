@@ -12,6 +12,7 @@ from loopfuse import __version__
 COMMANDS = {
     "run": ("run", "run a script on files or generated arrays"),
     "check": ("check", "report every error; run the script's `check` statements"),
+    "fuzz": ("fuzz", "try a script on drawn data, or random programs, for what disagrees"),
     "ir": ("ir", "show what a script becomes: syntax tree, types, ranges, loops"),
     "bench": ("bench", "how long a script takes, beside what the device allows"),
     "bisect": ("bisect", "find the pass, and the step in it, that changes results"),
@@ -60,6 +61,7 @@ def _unknown(arguments: list[str]) -> str:
         return overview()
     near = import_module("difflib").get_close_matches(arguments[0], COMMANDS, 1)
     hint = f"did you mean `loopfuse {near[0]}`?" if near else f"the commands are {', '.join(COMMANDS)}"
-    if not near and arguments[0].endswith(".lf"):
+    if not near and arguments[0].endswith(".lf") and arguments[0].isprintable():
         hint = f"did you mean `loopfuse run {arguments[0]}`?"
-    return f"loopfuse: there is no command `{arguments[0]}`: {hint}"
+    shown = arguments[0].encode("unicode_escape").decode() if not arguments[0].isprintable() else arguments[0]
+    return f"loopfuse: there is no command `{shown}`: {hint}"

@@ -7,11 +7,13 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from loopfuse.cli.frame import Context
 from loopfuse.diag import Source, UserError, error
 from loopfuse.generate import Scalar, parse_number
 from loopfuse.memory import parse_bytes
+from loopfuse.outside import visible
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,6 +27,9 @@ class Parser(argparse.ArgumentParser):
         group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="when to use colours")
         group.add_argument("-q", "--quiet", action="store_true", help="no warnings, notes or progress")
         group.add_argument("-v", "--verbose", action="store_true", help="remarks too")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(visible(message), file)
 
     def read(self, arguments: Sequence[str], context: Context) -> argparse.Namespace:
         """Parse the arguments after the command's name, and set the terminal up."""
@@ -123,7 +128,7 @@ def _integer(text: str) -> int | None:
     base, power, exponent = text.replace("**", "^").replace("_", "").partition("^")
     low = parse_number(base.strip())
     high = parse_number(exponent.strip()) if power else 1
-    if type(low) is not int or type(high) is not int or not 0 <= high <= 63:
+    if type(low) is not int or type(high) is not int or not 0 <= high <= 63 or low.bit_length() > 64:
         return None
     return int(low**high)
 

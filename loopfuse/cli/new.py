@@ -8,6 +8,7 @@ from pathlib import Path
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import OK, Context
 from loopfuse.diag import UserError, error
+from loopfuse.outside import visible
 
 ABOUT = """Write a commented script to start from. An existing file is never replaced."""
 
@@ -49,11 +50,11 @@ def main(argv: list[str], context: Context) -> int:
     parser.add_argument("name", help="the script's name; .lf is added")
     options = parser.read(argv, context)
     path = Path(options.name)
-    path = path if path.suffix == ".lf" else path.with_name(path.name + ".lf")
     name = re.sub(r"[^\w .-]", "", path.stem) or "script"
     try:
+        path = path if path.suffix == ".lf" else path.with_name(path.name + ".lf")
         with open(path, "x", encoding="utf-8") as file:
-            file.write(STARTER.format(name=name, file=path))
+            file.write(STARTER.format(name=name, file=visible(str(path), lines=False)))
     except FileExistsError as why:
         raise UserError(error("LF0515", f"`{path}` exists already and is not replaced")) from why
     except (OSError, ValueError) as why:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from loopfuse.cli.terminal import Terminal
+from loopfuse.outside import visible
 from loopfuse.views.diff import Shown
 
 _COLORS = {"-": "31", "+": "32", "~": "33", "!": "33", "@": "1"}
@@ -21,10 +22,11 @@ def show(terminal: Terminal, lines: Iterable[Shown]) -> None:
     """Print lines of a view."""
     colored = terminal.colored(sys.stdout) and not terminal.json
     for line in lines:
-        terminal.result(paint(line) if colored else line.text)
+        terminal.painted(paint(line) if colored else visible(line.text))
 
 
 def paint(line: Shown) -> str:
     """The line with the colour of its mark."""
     code = _COLORS.get(line.mark)
-    return f"\x1b[{code}m{line.text}\x1b[0m" if code else line.text
+    text = visible(line.text)
+    return f"\x1b[{code}m{text}\x1b[0m" if code else text

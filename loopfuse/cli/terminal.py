@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -14,6 +13,7 @@ from importlib import import_module
 from typing import Any, TextIO
 
 from loopfuse.diag import Diagnostic, render
+from loopfuse.outside import visible, write_json
 
 SCHEMA = 1
 PATIENCE = 0.3
@@ -32,19 +32,23 @@ class Terminal:
     # -- stdout -------------------------------------------------------------------------------------------------------
 
     def result(self, line: str) -> None:
-        """A line of the result, for people; with `json` it goes to stderr."""
+        """Lines of the result, for people; with `json` they go to stderr."""
+        self.painted(visible(line))
+
+    def painted(self, line: str) -> None:
+        """The same of a line that has colours, and holds nothing else that a terminal would obey."""
         print(line, file=sys.stderr if self.json else sys.stdout)
 
     def record(self, record: Mapping[str, Any]) -> None:
         """A JSON line of the result, only with `json`. Numbers that JSON lacks become the strings nan, inf, -inf."""
         if self.json:
-            print(json.dumps({"schema": SCHEMA, **_plain(record)}, ensure_ascii=False))
+            print(write_json({"schema": SCHEMA, **_plain(record)}))
 
     # -- stderr -------------------------------------------------------------------------------------------------------
 
     def say(self, line: str) -> None:
         """A line for people."""
-        print(line, file=sys.stderr)
+        print(visible(line), file=sys.stderr)
 
     def note(self, line: str) -> None:
         """A line for people who did not ask for quiet."""

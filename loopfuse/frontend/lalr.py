@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from loopfuse.diag import CompilerError
+from loopfuse.outside import read_json, read_private
 
 END = "$END"
 STARTS = ("start", "expr", "inner")
 FORMAT = 4  # of the cached file
+MOST_OF_TABLES = 1 << 24  # bytes of it
 
 
 class Token(NamedTuple):
@@ -325,14 +327,14 @@ def cache_folder() -> Path | None:
 
 
 def _load(path: Path) -> Tables | None:
-    """The tables in a file, or None where it is absent, unreadable or damaged: its first line is a checksum."""
-    try:
-        digest, _, body = path.read_bytes().partition(b"\n")
-    except OSError:
-        return None
+    """The tables in a file, or None where it is absent, damaged, or not ours alone: its first line is a checksum."""
+    digest, _, body = (read_private(path, MOST_OF_TABLES) or b"").partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         return None
-    return _revive(json.loads(body))
+    try:
+        return _revive(read_json(body))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, re.error):
+        return None
 
 
 def _save(path: Path, body: str) -> None:

@@ -163,8 +163,12 @@ class _Lowering:
         for b in inputs:
             if b.id in kept:
                 self.world.mentioned |= _names(b)
-        kept |= self._telling([b for b in inputs if b.role == "in"], kept)
-        return (*(b for b in inputs if b.id in kept), *temps, *outs)
+        telling = self._telling([b for b in inputs if b.role == "in"], kept)
+        # What no access needs is a range that nothing rests on, and it may mention sizes that are nowhere else.
+        held = [replace(b, range=None) if b.id in telling else b for b in inputs if b.id in kept | telling]
+        for b in held:
+            self.world.mentioned |= _names(b)
+        return (*held, *temps, *outs)
 
     def _telling(self, inputs: list[Buffer], kept: set[str]) -> set[str]:
         """Unread inputs that are needed to tell a size in use: by a bare axis, or else by any that mentions it."""

@@ -24,21 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from loopfuse.analysis.env import Env
-from loopfuse.ir import (
-    Affine,
-    Buffer,
-    Const,
-    Expr,
-    Kernel,
-    Let,
-    Load,
-    Loop,
-    Mode,
-    Program,
-    Ref,
-    Stmt,
-    Store,
-)
+from loopfuse.diag import Span
+from loopfuse.dtypes import I64
+from loopfuse.ir import Affine, Buffer, Const, Expr, Kernel, Let, Load, Loop, Mode, Program, Ref, Stmt, Store
 from loopfuse.passes.moving import (
     CHEAP,
     Taken,
@@ -438,8 +426,12 @@ class _Remat:
             return None
         stmt = source.site.stmt
         assert isinstance(stmt, Store)
-        if not place.sure and not self._proved(taken, place):
-            return moved(stmt.value, taken, {}) if self._as_tree(taken) else None
+        guarded = not place.sure and not self._proved(taken, place)
+        if guarded and not self._as_tree(taken):
+            return None
+        taken.indices = {k: self._polynomial(p, place.site, out) for k, p in taken.indices.items()}
+        if guarded:
+            return moved(stmt.value, taken, {})
         names: dict[str, Expr] = {}
         for let in taken.lets:
             tag: Key = ("let", let.id, frozenset(taken.indices.items()), frozenset(taken.modes.items()))
@@ -447,12 +439,32 @@ class _Remat:
             if found is None:
                 value = self._nested(moved(let.value, taken, names), place, out)
                 found = self._named(value, let, let.id, out)
+                if isinstance(found, Ref) and found.dtype == I64 and self._is_acc(found.id, place.site):
+                    found = self._settled(found, place.site, out)
                 self.memo[-1][tag] = found
             names[let.id] = found
         value = self._nested(moved(stmt.value, taken, names), place, out)
         value = self._named(with_fill(taken, value), stmt, load.buffer, out)
         self.memo[-1][key] = value
         return value
+
+    def _polynomial(self, poly: Poly, site: Site, out: list[Let]) -> Poly:
+        """A subscript of the reader as one of the definition, results of `argmax` under names."""
+        lets = {n: Poly.of(self._settled(Ref(n, I64), site, out).id) for n in poly.names if self._is_acc(n, site)}
+        return poly.subs(lets) if lets else poly
+
+    def _is_acc(self, name: str, site: Site) -> bool:
+        found = self.v.visible(name, site.position)
+        return found is not None and found.kind == "acc"
+
+    def _settled(self, ref: Ref, site: Site, out: list[Let]) -> Ref:
+        """A name that polynomials may hold: an accumulator only stands alone, and gets a let."""
+        tag: Key = ("acc", ref.id)
+        known = next((memo[tag] for memo in reversed(self.memo) if tag in memo), None)
+        if known is None:
+            known = self.memo[-1][tag] = self._let(ref, ref.id, site.stmt.span, out)
+        assert isinstance(known, Ref)
+        return known
 
     def _nested(self, value: Expr, place: _Place, out: list[Let]) -> Expr:
         """A moved definition with its own loads replaced in turn, as far as the budget goes."""
@@ -479,6 +491,10 @@ class _Remat:
     def _named(self, value: Expr, origin: Stmt, name: str, out: list[Let]) -> Expr:
         if isinstance(value, Ref | Const | Affine):
             return value
-        let = Let(self.env.fresh(name), value, span=origin.span)
+        return self._let(value, name, origin.span, out)
+
+    def _let(self, value: Expr, name: str, span: Span | None, out: list[Let]) -> Ref:
+        """A name for a value, defined before the statement at hand."""
+        let = Let(self.env.fresh(name), value, span=span)
         out.append(let)
-        return Ref(let.id, value.dtype, span=origin.span)
+        return Ref(let.id, value.dtype, span=span)

@@ -23,7 +23,7 @@ from loopfuse.passes.laws import LAWS
 from loopfuse.passes.rulefile import Spec, load_rules
 from loopfuse.printer import print_expr, print_program
 from loopfuse.prove import Facts
-from loopfuse.rewrite import Mapper, children, exprs, subexprs, walk_program
+from loopfuse.rewrite import Mapper, children, exprs, polys, subexprs, walk_program
 from loopfuse.rules import Fired, Rewriter, Rule, Rules
 from loopfuse.sizes import Poly
 
@@ -172,6 +172,7 @@ class _Propagation(Mapper):
     """Replaces the names of trivial lets by what they stand for, and drops the lets, in textual order."""
 
     counter: Steps = field(default_factory=Steps)
+    kept: frozenset[str] = frozenset()
     values: dict[str, Expr] = field(default_factory=dict)
     indices: dict[str, Poly] = field(default_factory=dict)
     dropped: int = 0
@@ -187,7 +188,7 @@ class _Propagation(Mapper):
         return poly.subs(self.indices)
 
     def _let(self, stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
-        if not isinstance(stmt, Let) or not isinstance(stmt.value, Const | Ref | Affine):
+        if not isinstance(stmt, Let) or not isinstance(stmt.value, Const | Ref | Affine) or stmt.id in self.kept:
             return stmt
         value = stmt.value
         if not self.counter.take(f"{stmt.id} is {shown(value)}"):
@@ -203,11 +204,31 @@ class _Propagation(Mapper):
         return ()
 
 
+def _places(program: Program) -> frozenset[str]:
+    """The names for results of `argmax` and its like that polynomials hold: an accumulator may only stand alone."""
+    stmts = list(walk_program(program))
+    accs = {a.id for s in stmts if isinstance(s, Loop) for a in s.accs}
+    lets = {s.id: s.value for s in stmts if isinstance(s, Let) and s.value.dtype == I64}
+    named: set[str] = set()
+    for id, value in lets.items():
+        seen = {id}
+        while isinstance(value, Ref) and value.id in lets and value.id not in seen:
+            seen.add(value.id)
+            value = lets[value.id]
+        if isinstance(value, Ref) and value.id in accs:
+            named.add(id)
+    if not named:
+        return frozenset()
+    inside = {n for s in stmts for p in polys(s) for n in p.names}
+    inside |= {n for s in stmts for e in subexprs(*exprs(s)) if isinstance(e, Affine) for n in e.poly.names}
+    return frozenset(named & inside)
+
+
 def propagate(program: Program, counter: Steps) -> tuple[Program, int]:
     """The program without lets that name a constant, an index polynomial or another name, and how many there were."""
     lets = (s for s in walk_program(program) if isinstance(s, Let))
     if not any(isinstance(s.value, Const | Ref | Affine) for s in lets):
         return program, 0
-    work = _Propagation(counter=counter)
+    work = _Propagation(counter=counter, kept=_places(program))
     kernels = tuple(work.on_kernel(k) for k in program.kernels)
     return (replace(program, kernels=kernels), work.dropped) if work.dropped else (program, 0)

@@ -71,7 +71,10 @@ class _Walk:
         while self.around and self.around[-1][0] < position:
             end, self.facts = self.around.pop()
             for id in [id for id in self.positions if self._over(id, end)]:
-                self.facts = self.facts.ref_range(id, *self.positions.pop(id))
+                bounds = self.positions.pop(id)
+                self.facts = self.facts.ref_range(id, *bounds).value_range(
+                    id, *bounds
+                )  # of one, or of an array of them
 
     def _over(self, id: str, end: int) -> bool:
         return any(d.until == end for d in self.v.scopes[id])

@@ -16,7 +16,7 @@ from loopfuse.backends.reference.domain import Cells, strides_of
 from loopfuse.constants import greatest
 from loopfuse.dtypes import F64, DType
 from loopfuse.numerics import Array
-from loopfuse.oprow import spacing
+from loopfuse.oprow import spacing, steps
 
 WIDE = np.dtype(np.longdouble)
 
@@ -105,7 +105,7 @@ def _overflown(dtype: DType, shadow: Array, bound: Array | None) -> Array:
 
 def half_step(size: Array, dtype: DType) -> Array:
     """Half the distance between neighbours of a float type at a magnitude."""
-    return 0.5 * spacing(np.abs(size), dtype)
+    return steps(0.5, np.abs(size), dtype)
 
 
 # -- storage ----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,9 @@ class Places(Results):
         w.line(f"const int {self.down} = {w.poly(ceil_div(whole.rows.extent, form.rows))};")
         w.line(f"const int {self.across} = {w.poly(self.columns_of_tiles())};")
         batch = " * ".join(w.poly(a.extent) for a in whole.batch)
-        w.line(f"const int {self.tiles} = {self.down} * {self.across}{f' * {batch}' if batch else ''};")
+        w.line(
+            f"[[maybe_unused]] const int {self.tiles} = {self.down} * {self.across}{f' * {batch}' if batch else ''};"
+        )
         if form.split == 1:
             w.line(f"const int {self.trips} = {w.poly(steps(whole, form))};")
             return

@@ -176,9 +176,10 @@ class Results:
         return f"((lf_pack<float, 4>*){text} + {self.thread})"
 
     def exchange(self) -> None:
-        """The sums of each part to the block that finishes it, once no block reads its ring any more."""
+        """The sums of each part to the block that finishes it, once no block reads its ring any more: the products have
+        been waited for, so that the first meeting has nothing to publish."""
         w, form = self.w, self.form
-        w.line("lf_cluster_sync();")
+        w.line("lf_cluster_meet();")
         for k, (m, c) in enumerate(self.pieces()):
             with w.block(f"if ({self.rank} != {k % form.split})"):
                 to = w.names.fresh("to")

@@ -16,7 +16,7 @@ from math import prod
 from typing import Literal
 
 from loopfuse.dtypes import BF16, F16, F32, F64, I8, DType
-from loopfuse.emit.base import Declined
+from loopfuse.emit.base import Declined, Job
 from loopfuse.emit.matrix.forms import untaken
 from loopfuse.emit.matrix.shape import Contraction, Side
 from loopfuse.emit.matrix.threads_form import JOIN, LEAST_STEPS, PARTS
@@ -32,6 +32,7 @@ STEPS = 4  # instructions along the sum that a stage holds: 32 bytes each
 MOST_STAGES = 4
 MOST_EXACT = 2**17 - 1  # products of i8 whose sum an i32 holds
 MOST_RESULTS = 128  # registers of results of a thread
+SPILLED = (255, 190)  # registers to plan for below which half as many results are taken, and half of those
 RATE = 80.0  # results and 32 bytes of their sums that a multiprocessor takes a clock
 DOUBLE_RATE = 16.0  # the same of f64, before sm_90; twice that since
 ENDING = 5000.0  # clocks for the rest of a tile
@@ -300,10 +301,15 @@ def cuts(whole: Contraction, form: Form, name: str) -> list[int]:
     return [p for p in PARTS if p == 1 or (p <= most and steps >= p * LEAST_STEPS)]
 
 
+def most_results(job: Job) -> int:
+    """Registers of results that a thread may have: fewer each time that more have spilled."""
+    return MOST_RESULTS >> sum(job.budget < enough for enough in SPILLED)
+
+
 def choices(whole: Contraction, name: str) -> list[Form]:
     """Tiles, the best first, by how long the busiest multiprocessor takes."""
     each = len(whole.units)
-    most = MOST_RESULTS if whole.job.budget >= 255 else MOST_RESULTS // 2
+    most = most_results(whole.job)
     found: list[tuple[float, Form]] = []
     for form in DOUBLES if name == "f64" else FORMS:
         if form.results(each) > most:

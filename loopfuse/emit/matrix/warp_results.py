@@ -136,7 +136,7 @@ class Results:
         epilogue.sums = {u.acc.id: f"{self.acc[u.acc.id]}[{m}][{{j}}][{{e}}]" for u in whole.units}
         w.line("#pragma unroll")
         with w.block(f"for (int {m} = 0; {m} < {form.high // 16}; ++{m})"):
-            w.line(f"const int {row} = {self.warp_row} + {m} * 16 + {self.lane} / 4;")
+            w.line(f"[[maybe_unused]] const int {row} = {self.warp_row} + {m} * 16 + {self.lane} / 4;")
             at, depth = len(w.lines), w.depth
             epilogue.tiles = {load: self.pair(base, k, row) for k, (load, _) in enumerate(self.coming)}
             epilogue.packed = {store.buffer: self.pair(base, k, row) for k, (store, _) in enumerate(self.staged)}

@@ -192,8 +192,8 @@ class Kernel(Places):
         if form.split > 1:
             w.comment("all threads of a cluster come to its barriers")
             w.line("lf_syncwarp();")
-            w.line("lf_cluster_sync();")
-            w.line("lf_cluster_sync();")
+            w.line("lf_cluster_meet();")
+            w.line("lf_cluster_meet();")
         for name in (tile, slot, phase, step):
             w.names.free(name)
 

@@ -28,7 +28,6 @@ from loopfuse.emit.matrix.warp_feed import THREAD, Feed
 from loopfuse.emit.matrix.warp_forms import (
     CHUNK,
     ENDING,
-    MOST_RESULTS,
     MOST_STAGES,
     ROW,
     STEPS,
@@ -39,6 +38,7 @@ from loopfuse.emit.matrix.warp_forms import (
     hertz,
     kind,
     main_clocks,
+    most_results,
     operands,
     tall,
     trips,
@@ -68,7 +68,7 @@ def by_warps(whole: Contraction) -> Emitted | Declined:
         if isinstance(found, Declined):
             return found
         ring, pairs = found
-        if form.results(len(whole.units)) > MOST_RESULTS // 2 and any(o.width == 0 for o in ring):
+        if form.results(len(whole.units)) > most_results(whole.job) // 2 and any(o.width == 0 for o in ring):
             continue  # no registers are left for operands on their way
         stage = sum(o.bytes for o in ring)
         one, several = (

@@ -15,6 +15,7 @@ from loopfuse.analysis.algebra import ELEMENT, FREE, RESULT, Inseparable, Terms
 from loopfuse.analysis.env import Env
 from loopfuse.ir import Acc, Affine, Const, Expr, Let, Load, Loop, Ref, Stmt, Store
 from loopfuse.ops import MONOIDS
+from loopfuse.passes.cascade import afterwards
 from loopfuse.passes.cascade.shared import Shared, wanted
 from loopfuse.passes.cascade.terms import Rewriter, Rewritten
 from loopfuse.prove import Facts
@@ -94,13 +95,17 @@ class Joiner:
             return poly.constant >= 0
         if poly.names <= self.env.sizes.keys():
             return self.env.facts.nonneg(poly)
+        return self.known().nonneg(poly)
+
+    def known(self) -> Facts:
+        """What holds around the block."""
         if self.facts is None:
             facts = self.env.facts
             for loop in self.around:
                 for dim in loop.dims:
                     facts = facts.index(dim.id, dim.lo, dim.hi, dim.step)
             self.facts = facts
-        return self.facts.nonneg(poly)
+        return self.facts
 
     def join(self, stmts: tuple[Stmt, ...], first: int, second: int) -> Joined | Obstacle:
         """The block with the fold at `second` joined to the one at `first`."""
@@ -218,15 +223,35 @@ class Joiner:
         replaced = [name for name in shared.offsets if name not in shared.plain]
         sums: dict[str, Expr] = {n: Ref(let.id, let.value.dtype) for n, let in zip(replaced, ends, strict=True)}
         finals, table, readers = self._values(accs, made, sums)
-        rest = _reading(_substituted(rest, table), readers)
+        rest = afterwards.reading(_substituted(rest, table), readers)
         pre = tuple(shared.pre)
-        tail = (*ends, *_substituted(tuple(after), sums), *finals, *rest)
+        carried, names = afterwards.carried((*own, *body), self.sides, (*finals, *rest), self.env.fresh)
+        if names is None:
+            acc = b.accs[0]
+            raise _Stop(acc, Ref(acc.id, acc.dtype), "which follows a fold inside the loop")
+        if names:
+            finals, rest = [s for s in rename(tuple(finals), names) if isinstance(s, Let)], rename(rest, names)
+        self._refuse_stuck(b, (*carried, *finals))
+        tail = (*ends, *_substituted((*after, *carried), sums), *finals, *rest)
         how = tuple((acc, "; ".join(dict.fromkeys(made[n].how))) for n, acc in accs.items() if n in made)
         rounds = any(m.rounds for m in made.values())
         if not pre:
             return Joined((*stmts[:first], *before, merged, *tail), how, rounds)
         known = (*stmts[:first], *before)
         return Joined((*known, *_common(known, (*pre, merged, *tail))), how, rounds)
+
+    def _refuse_stuck(self, b: Loop, after: tuple[Stmt, ...]) -> None:
+        """Stop where a factor that multiplies a sum after the loop reads what is in range only where the loop runs."""
+        outside = self.known()
+        for loop in self.around:
+            outside = outside if loop.where is None else outside.assume(loop.where)
+        inside = outside
+        for dim in b.dims:
+            inside = inside.index(dim.id, dim.lo, dim.hi, dim.step)
+        inside = inside if b.where is None else inside.assume(b.where)
+        load = afterwards.stuck(after, outside, inside, self.env.buffers)
+        if load is not None:
+            raise _Stop(b.accs[0], load, "which is in range only where the loop runs")
 
     def _values(self, accs: dict[str, Acc], made: dict[str, Rewritten], sums: dict[str, Expr]
                 ) -> tuple[list[Let], dict[str, Expr], dict[str, Callable[[Load], Expr]]]:  # fmt: skip
@@ -239,7 +264,7 @@ class Joiner:
             if value is None:
                 continue
             if acc.shape:
-                readers[name] = _array_reader(value, sums)
+                readers[name] = afterwards.array_reader(value, sums)
                 continue
             expr = value(lambda x: Ref(x.id, MONOIDS[x.monoid].result(x.dtype)))
             if expr == Ref(name, acc.dtype):
@@ -455,31 +480,6 @@ def _only(body: tuple[Stmt, ...], chosen: set[int]) -> tuple[Stmt, ...]:
         kept.append(stmt)
         needed |= free_names((stmt,)).all
     return tuple(reversed(kept))
-
-
-def _array_reader(value: Callable[[Callable[[Acc], Expr]], Expr], table: dict[str, Expr]) -> Callable[[Load], Expr]:
-    """How a load of an accumulator with a shape gives its final value."""
-
-    def reader(load: Load) -> Expr:
-        def read(acc: Acc) -> Expr:
-            dtype = MONOIDS[acc.monoid].result(acc.dtype)
-            return Load(acc.id, load.subs, load.modes, dtype, span=load.span) if acc.shape else Ref(acc.id, dtype)
-
-        expr = value(read)
-        return Substitution(table).expr(expr) if table else expr
-
-    return reader
-
-
-def _reading(stmts: tuple[Stmt, ...], readers: dict[str, Callable[[Load], Expr]]) -> tuple[Stmt, ...]:
-    if not readers:
-        return stmts
-
-    def on_expr(node: Expr) -> Expr:
-        reader = readers.get(node.buffer) if isinstance(node, Load) else None
-        return reader(node) if reader is not None and isinstance(node, Load) else node
-
-    return Mapper(on_expr).on_body(stmts)
 
 
 def _source(node: Expr, terms: Terms, a: Loop) -> Acc:

@@ -1,0 +1,234 @@
+"""`loopfuse fuzz`: a script on data that is drawn, or random programs, until something disagrees."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loopfuse import driver
+from loopfuse.agreement import on_gpu
+from loopfuse.bind import Bound, Given
+from loopfuse.bisect import bisect
+from loopfuse.cli import arguments, backends
+from loopfuse.cli.frame import FAILED, OK, Context
+from loopfuse.cli.scripts import read_existing, read_script
+from loopfuse.diag import LoopfuseError
+from loopfuse.passes import Options, selection
+from loopfuse.testing.campaign import Campaign, Figures, Limits, Source, load_figures, save_figures
+from loopfuse.testing.coverage import KINDS, coverage_table, missing, reached
+from loopfuse.testing.data import SHAPES
+from loopfuse.testing.reduce import Reducer
+from loopfuse.testing.saved import load_case, save
+from loopfuse.testing.trial import Case, Failure, Setting, again, subject
+from loopfuse.views.tables import significant
+
+ABOUT = """Try a script on data that is drawn: extents that are equal, 0, 1, prime or just past a tile, values with ties,
+infinities and NaN, all within the domains and requirements. Its checks must hold, and after every pass (and on the GPU,
+where there is one) the results must be those of the script as it was lowered: bit for bit where nothing rounds, else
+within the derived bound. With --gen the programs are random too, and favour what was seldom reached. What fails is made
+small and shown; --save keeps it. Exit code 3 when something was found.
+
+  loopfuse fuzz script.lf --time 30s    loopfuse fuzz --gen --examples 1000 --jobs 4    loopfuse fuzz --replay F.json"""
+EXAMPLES = 100  # where neither a number nor a time is given
+SHRINKING = 30.0  # seconds for a failure
+SAVING = 5.0  # seconds between two writes of the state
+
+
+def main(argv: list[str], context: Context) -> int:
+    """Run the command; returns the exit code."""
+    parser = _parser()
+    options = parser.read(argv, context)
+    if sum((options.script is not None, options.gen, options.replay is not None)) != 1:
+        parser.error("give a script, or --gen, or --replay FILE")
+    if options.inputs and options.script is None:
+        parser.error("data is for a script")
+    selection(options.passes)
+    backend = backends.settled(options.backend, context)
+    setting = Setting(options.passes, options.shapes, {"cuda": on_gpu} if backend == "cuda" else {},
+                      not options.gen)  # fmt: skip
+    if options.replay is not None:
+        return _replay(options.replay, setting, context)
+    source = _source(parser, options, context)
+    figures = load_figures(options.state) if options.state else Figures()
+    examples = options.examples or (None if options.time else EXAMPLES)
+    limits = Limits(examples, options.time, options.failures)
+    campaign = Campaign(source, setting, options.seed, limits, options.jobs, figures)
+    try:
+        with context.terminal.progress("fuzz") as progress:
+            campaign.watch = _Watch(options.state, progress)
+            campaign.run()
+            found = [_smaller(f, setting, progress) for f in campaign.found.values()]
+    finally:
+        if options.state:
+            save_figures(options.state, campaign.figures)
+    for failure in found:
+        _report(failure, setting, options.save, context)
+    _summary(campaign, options, context)
+    return FAILED if found else OK
+
+
+def _parser() -> arguments.Parser:
+    parser = arguments.Parser("fuzz", ABOUT)
+    parser.add_argument("script", nargs="?", help="the script, or - for stdin")
+    parser.add_argument("inputs", nargs="*", metavar="NAME=VALUE", help="data that is not drawn")
+    parser.add_argument("--gen", action="store_true", help="random programs in place of a script")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="a failure that was saved, once more")
+    group = parser.add_argument_group("how much")
+    group.add_argument("--examples", type=_count, metavar="N", help=f"so many trials (default {EXAMPLES})")
+    group.add_argument("--time", type=_seconds, metavar="60s", help="for so long: 90, 60s, 10m, 2h")
+    group.add_argument("--failures", type=_count, default=1, metavar="N", help="stop at so many kinds of failure")
+    group.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes")
+    group = parser.add_argument_group("what")
+    group.add_argument("--shapes", choices=SHAPES, default="edge", help="the extents that are drawn (default edge)")
+    group.add_argument("--statements", type=_count, default=6, metavar="N", help="most definitions of a random program")
+    arguments.add_data(parser)
+    group.add_argument("--passes", default="default", metavar="LIST", help="which passes run, as for `run`")
+    backends.add_backend(group)
+    group = parser.add_argument_group("results")
+    group.add_argument("--save", type=Path, metavar="DIR", help="keep what fails: script, data, how to replay")
+    group.add_argument("--state", type=Path, metavar="FILE", help="go on from these figures, and add to them")
+    group.add_argument("--uncovered", action="store_true", help="list all that no program reached")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"`{text}` is no number of things: write an integer above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h)?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"`{text}` is no time: write 60s, 10m or 2h")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+
+
+def _source(parser: arguments.Parser, options: argparse.Namespace, context: Context) -> Source:
+    """What is tried. A script is checked here, so that its mistakes are told as they are by every command."""
+    if options.gen:
+        return Source(statements=options.statements)
+    compiled = arguments.integers(parser, options.sizes, "-D")
+    source = context.source = read_script(options.script)
+    base = arguments.script_folder(source)
+    checked = subject(source.text, source.name, base, compiled=compiled).checked
+    context.terminal.diagnostics(checked.remarks)
+    assigned = arguments.split_pairs(parser, options.inputs, "inputs")
+    inputs = {n: a for n, a in read_existing(checked.typed, assigned, base, context, options.script).items()
+              if n in assigned}  # fmt: skip
+    params = arguments.numbers(arguments.split_pairs(parser, options.param, "-p"))
+    dims = arguments.integers(parser, options.dims, "--dims")
+    given = Given(inputs, params, dims, options.seed, options.limit)
+    driver.bind_program(checked.typed, replace(given, fill=True))
+    return Source(source.text, source.name, base, given, compiled)
+
+
+class _Watch:
+    """Draws the progress line, and writes the state now and then."""
+
+    def __init__(self, state: Path | None, progress: Any) -> None:
+        self.state, self.progress = state, progress
+        self.saved = 0.0
+
+    def __call__(self, campaign: Campaign) -> None:
+        rate = campaign.done / max(campaign.elapsed, 1e-9)
+        self.progress(campaign.fraction, f"fuzz: {campaign.done} programs, {significant(rate)}/s, seed {campaign.seed}")
+        if self.state is not None and campaign.elapsed - self.saved > SAVING:
+            self.saved = campaign.elapsed
+            figures = campaign.figures
+            save_figures(self.state, replace(figures, seconds=figures.seconds + campaign.elapsed))
+
+
+def _smaller(failure: Failure, setting: Setting, progress: Any) -> Failure:
+    """The failure, made small."""
+    return Reducer(failure, setting, SHRINKING,
+                   progress=lambda length: progress(1.0, f"fuzz: shrinking, {length} characters")).run()  # fmt: skip
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+def _report(failure: Failure, setting: Setting, folder: Path | None, context: Context) -> None:
+    terminal, case = context.terminal, failure.case
+    terminal.result(f"found: {failure.title}")
+    terminal.result("\n".join(f"    {line}" for line in case.text.rstrip("\n").split("\n")))
+    sizes = ", ".join(f"{n} = {v}" for n, v in case.sizes.items())
+    told = [part for part in (sizes, case.kind and f"with {case.kind}") if part]
+    if told:
+        terminal.result(f"on data of {', '.join(told)}")
+    for name, array in case.arrays.items():
+        if re.search(rf"\binput {name}:", case.text):
+            shown = " ".join(str(array.tolist()).split())
+            terminal.result(f"    {name} = {shown if len(shown) <= 100 else shown[:97] + '...'}")
+    step = _step(failure, setting)
+    if step:
+        terminal.result(step)
+    path = save(failure, folder, setting.passes) if folder is not None else None
+    hint = f"loopfuse fuzz --replay {path}" if path else "--save DIR keeps the script and its data"
+    terminal.result(f"replay: {hint}" if path else hint)
+    terminal.record({"kind": "failure", "what": failure.what, "where": failure.where, "problem": failure.problem,
+                     "script": case.text, "sizes": dict(case.sizes), "data": case.kind, "step": step,
+                     "saved": str(path) if path else None})  # fmt: skip
+
+
+def _step(failure: Failure, setting: Setting) -> str:
+    """The step of the pass that does it, as `loopfuse bisect` finds it; empty where it does not."""
+    if failure.what != "pass" or failure.where in setting.runners:
+        return ""
+    try:
+        case = failure.case
+        made = subject(case.text, case.name, case.folder, compiled=case.compiled)
+        found = bisect(made.lowered, _bound(case), setting.passes, Options())
+    except LoopfuseError:
+        return ""
+    if found is None or found.step is None:
+        return ""
+    return f"step {found.step} of {found.steps} of {found.pass_name}: {found.description}"
+
+
+def _bound(case: Case) -> Bound:
+    typed = subject(case.text, case.name, case.folder, compiled=case.compiled).checked.typed
+    arrays = {i.name: case.arrays[i.name] for i in typed.inputs}
+    params = {p.name: case.params[p.name] for p in typed.params}
+    return driver.bind_program(typed, Given(arrays, params))
+
+
+def _summary(campaign: Campaign, options: argparse.Namespace, context: Context) -> None:
+    """The figures of the run, and of the state where there is one."""
+    terminal, figures = context.terminal, campaign.figures
+    rate = campaign.done / max(campaign.elapsed, 1e-9)
+    many = campaign.done != 1
+    what = f"program{'s' * many}" if options.gen else f"set{'s' * many} of data"
+    lines = [f"{campaign.done} {what} in {campaign.elapsed:.1f} s ({significant(rate)}/s), seed {options.seed}"]
+    if campaign.before:
+        lines.append(f"{figures.programs} with those before, in {figures.seconds:.0f} s")
+    lines.append(f"{figures.undecided} of {figures.elements} elements undecided ({figures.share:.2%})")
+    if figures.skipped:
+        lines.append(f"{figures.skipped} were skipped: no data that the requirements allow was drawn")
+    kinds = len(campaign.found)
+    lines.append(f"{kinds} kind{'s' * (kinds != 1)} of failure" if kinds else "everything agrees")
+    for line in (*coverage_table(figures.reached, options.uncovered), "", *lines) if options.gen else lines:
+        terminal.result(line)
+    terminal.record({
+        "kind": "fuzz", "programs": figures.programs, "seconds": figures.seconds, "seed": options.seed,
+        "elements": figures.elements, "undecided": figures.undecided, "skipped": figures.skipped,
+        "failures": kinds, "coverage": {k: reached(figures.reached, k) for k in KINDS},
+        "uncovered": {k: missing(figures.reached, k) for k in KINDS} if options.gen else {},
+    })  # fmt: skip
+
+
+def _replay(path: Path, setting: Setting, context: Context) -> int:
+    """Run a saved failure again."""
+    case, passes, before = load_case(path)
+    context.terminal.note(f"{path}: then {before}")
+    found = again(case, replace(setting, passes=passes)).failure
+    if found is None:
+        context.terminal.result(f"{path}: it does not fail any more")
+    else:
+        context.terminal.result(f"{path}: {found.title}")
+    context.terminal.record({"kind": "replay", "file": str(path), "fails": found is not None,
+                             "problem": found.problem if found else ""})  # fmt: skip
+    return OK if found is None else FAILED

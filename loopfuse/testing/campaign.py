@@ -1,0 +1,242 @@
+"""Many trials: until a number of programs or a time is reached, in one process or several, with figures that add up."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from loopfuse.bind import Given
+from loopfuse.diag import UserError, error
+from loopfuse.outside import read_json
+from loopfuse.testing.choices import Steered
+from loopfuse.testing.coverage import KINDS
+from loopfuse.testing.scripts import script
+from loopfuse.testing.trial import Failure, Outcome, Setting, Subject, drawn, subject, tried
+
+SCHEMA = 1
+MOST_COUNT = 1e18  # of anything in a state file
+BATCH_SECONDS = 2.0  # of a process, between two looks at what the others have reached
+MOST_BATCH = 64
+
+
+@dataclass
+class Figures:
+    """What a campaign has seen so far. `reached` counts by the names of `coverage`."""
+
+    programs: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    elements: int = 0
+    undecided: int = 0
+    failures: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one trial."""
+        self.programs += 1
+        self.skipped += bool(outcome.skipped)
+        self.elements += outcome.elements
+        self.undecided += outcome.undecided
+        self.failures += outcome.failure is not None
+        self.reached.update(outcome.reached)
+
+    @property
+    def share(self) -> float:
+        """The part of all elements that could not be decided."""
+        return self.undecided / max(1, self.elements)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is tried: random scripts, or the user's own, whose data is drawn."""
+
+    text: str | None = None
+    name: str = ""
+    folder: Path | None = None
+    given: Given = field(default_factory=lambda: Given({}))
+    compiled: Mapping[str, int] = field(default_factory=dict)
+    statements: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Trials of one process: the numbers of the programs, and what was reached before."""
+
+    source: Source
+    setting: Setting
+    seed: int
+    start: int
+    count: int
+    end: float  # by the wall clock, which processes share
+    reached: Mapping[str, int]
+
+
+@lru_cache(maxsize=4)
+def _subject(text: str, name: str, folder: Path | None, compiled: tuple[tuple[str, int], ...]) -> Subject:
+    return subject(text, name, folder, compiled=dict(compiled))
+
+
+def trials(batch: Batch) -> Iterator[Outcome]:
+    """The trials of a batch; none is begun after its end."""
+    source = batch.source
+    reached = Counter(batch.reached)
+    for number in range(batch.start, batch.start + batch.count):
+        if time.time() > batch.end:
+            return
+        choices = Steered(Random(f"{batch.seed}:{number}"), reached)
+        if source.text is None:
+            text = script(choices, source.statements)
+            written = Counter({name: 1 for name in choices.chosen if name.partition(" ")[0] not in KINDS})
+            outcome = tried(text, choices, batch.setting)
+            outcome.reached += written  # forms of the text are reached by being written, the rest by what ran
+        else:
+            made = _subject(source.text, source.name, source.folder, tuple(source.compiled.items()))
+            outcome = drawn(replace(made, given=source.given), choices, batch.setting)
+        reached.update(outcome.reached)
+        yield outcome
+
+
+def _finished(batch: Batch) -> list[Outcome]:
+    return list(trials(batch))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop: programs and seconds (None: no limit), and failures of different kinds."""
+
+    examples: int | None = None
+    seconds: float | None = None
+    failures: int = 1
+
+
+class Campaign:
+    """Runs trials and adds up their figures. `watch` is told after each."""
+
+    def __init__(self, source: Source, setting: Setting, seed: int, limits: Limits, jobs: int = 1,
+                 figures: Figures | None = None, watch: Callable[[Campaign], None] | None = None) -> None:  # fmt: skip
+        self.source, self.setting, self.seed, self.limits, self.jobs = source, setting, seed, limits, jobs
+        self.figures = figures or Figures()
+        self.before = self.figures.programs
+        self.watch = watch
+        self.found: dict[tuple[str, str], Failure] = {}
+        self.start = time.monotonic()
+        self.pace = 0.3  # seconds a program, as far as known
+
+    @property
+    def done(self) -> int:
+        """Programs of this run."""
+        return self.figures.programs - self.before
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of this run."""
+        return time.monotonic() - self.start
+
+    @property
+    def fraction(self) -> float:
+        """How far the run is, by the limit that is nearer."""
+        parts = [self.done / self.limits.examples] if self.limits.examples else []
+        parts += [self.elapsed / self.limits.seconds] if self.limits.seconds else []
+        return min(1.0, max(parts, default=0.0))
+
+    def run(self) -> Figures:
+        """Run until a limit is reached; the figures are right also where it is interrupted."""
+        try:
+            if self.jobs == 1:
+                self._alone()
+            else:
+                self._together()
+        finally:
+            self.figures.seconds += self.elapsed
+        return self.figures
+
+    def _take(self, outcome: Outcome) -> None:
+        self.figures.add(outcome)
+        self.pace = 0.9 * self.pace + 0.1 * max(outcome.seconds, 1e-3)
+        if outcome.failure is not None:
+            self.found.setdefault(outcome.failure.key, outcome.failure)
+        if self.watch is not None:
+            self.watch(self)
+
+    @property
+    def _enough(self) -> bool:
+        return len(self.found) >= self.limits.failures
+
+    def _left(self, given: int) -> int:
+        """How many programs may be begun, when so many of this run are begun already."""
+        if self._enough or (self.limits.seconds is not None and self.elapsed >= self.limits.seconds):
+            return 0
+        return MOST_BATCH if self.limits.examples is None else max(0, self.limits.examples - given)
+
+    def _batch(self, given: int, most: int) -> Batch:
+        count = max(1, min(most, MOST_BATCH, int(BATCH_SECONDS / self.pace)))
+        left = 1e9 if self.limits.seconds is None else self.limits.seconds - self.elapsed
+        reached = dict(self.figures.reached)
+        return Batch(self.source, self.setting, self.seed, self.before + given, count, time.time() + left, reached)
+
+    def _alone(self) -> None:
+        while most := self._left(self.done):
+            for outcome in trials(self._batch(self.done, most)):
+                self._take(outcome)
+                if self._enough:
+                    return
+
+    def _together(self) -> None:
+        given = 0
+        waiting: set[Future[list[Outcome]]] = set()
+        with ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn")) as pool:
+            while True:
+                while len(waiting) < self.jobs and (most := self._left(given)):
+                    batch = self._batch(given, most)
+                    given += batch.count
+                    waiting.add(pool.submit(_finished, batch))
+                if not waiting:
+                    return
+                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    for outcome in future.result():
+                        self._take(outcome)
+
+
+# -- figures as a file ------------------------------------------------------------------------------------------------
+
+
+def load_figures(path: Path) -> Figures:
+    """The figures of a state file; none where there is no file. Raises `UserError` LF0511 for a file of another kind."""
+    try:
+        record = read_json(path.read_bytes())
+        if record.get("schema") != SCHEMA:
+            raise ValueError("schema")
+        numbers = {
+            name: record[name] for name in ("programs", "skipped", "seconds", "elements", "undecided", "failures")
+        }
+        if not all(isinstance(n, int | float) and 0 <= n < MOST_COUNT for n in numbers.values()):
+            raise ValueError("counts")
+        return Figures(**numbers, reached=Counter({str(k): int(v) for k, v in record["reached"].items()}))
+    except FileNotFoundError:
+        return Figures()
+    except OSError as why:
+        raise UserError(error("LF0510", f"cannot read the state `{path}`: {why.strerror}")) from why
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as why:
+        raise UserError(error("LF0511", f"`{path}` is not a state of `loopfuse fuzz`")) from why
+
+
+def save_figures(path: Path, figures: Figures) -> None:
+    """Write a state file, whole or not at all. Raises `UserError` LF0515."""
+    record: dict[str, Any] = {"schema": SCHEMA, **asdict(figures), "reached": dict(sorted(figures.reached.items()))}
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as why:
+        raise UserError(error("LF0515", f"cannot write the state `{path}`: {why.strerror}")) from why

@@ -1,0 +1,107 @@
+"""Data for a script, drawn: extents that are equal, 0, 1, prime or just past a tile on purpose, and values that are not
+only ordinary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from loopfuse import draws
+from loopfuse.bind import Bound, Given, bind, unsettled
+from loopfuse.constants import greatest
+from loopfuse.diag import UserError
+from loopfuse.draws import Draw
+from loopfuse.dtypes import of_numpy
+from loopfuse.frontend.typed import TypedProgram
+from loopfuse.generate import Array
+from loopfuse.testing.choices import Choices
+
+# Extents by what they are good for; `edge` and `big` also have one that is just past a tile.
+EXTENTS: Mapping[str, tuple[int, ...]] = {
+    "small": (2, 3, 1, 4, 5, 7),
+    "edge": (2, 3, 1, 5, 7, 4, 0, 13, 8, 1, 0, 17),
+    "big": (16, 31, 33, 64, 65, 7, 1, 127, 128, 129),
+}
+PAST = {"small": (), "edge": (33, 65, 129, 31), "big": (257, 1025, 513)}
+MOST = {"small": 400, "edge": 4000, "big": 1 << 16}  # the product of all extents
+SHAPES = tuple(EXTENTS)
+TRIES = 8
+
+
+def draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str = "edge") -> Draw | None:
+    """A set of data for what is not given, or None where no extents were found that the requirements allow."""
+    free = unsettled(typed, given)
+    for _ in range(TRIES if free else 1):
+        dims = {**given.dims, **extents(typed, free, choices, shapes)}
+        try:
+            base = bind(typed, replace(given, dims=dims, seed=choices.number(0, 999), fill=True))
+        except UserError:
+            continue
+        return valued(typed, given, base, choices)
+    return None
+
+
+def extents(typed: TypedProgram, free: list[str], choices: Choices, shapes: str) -> dict[str, int]:
+    """An extent for each size that is free; often all are equal, and sometimes one is just past a tile."""
+    table = {s.id: s for s in typed.sizes}
+    pool = EXTENTS[shapes]
+    found = {name: choices.pick(pool) for name in free}
+    how = choices.number(0, 9) if free else 0
+    if how >= 8:
+        found = dict.fromkeys(free, choices.pick(pool))
+    elif how >= 6 and PAST[shapes]:
+        found[choices.pick(free)] = choices.pick(PAST[shapes])
+    while prod(max(1, e) for e in found.values()) > MOST[shapes]:
+        largest = max(found, key=lambda name: found[name])
+        found[largest] //= 2
+    for name, extent in found.items():
+        size = table[name]
+        found[name] = -(-max(extent, size.least or 0) // size.multiple) * size.multiple
+    return found
+
+
+def valued(typed: TypedProgram, given: Given, base: Bound, choices: Choices) -> Draw:
+    """The data with values of some kind: ties and zeros, infinities and NaN, few of them, or ordinary ones."""
+    makers: Mapping[int, tuple[draws.Maker, str]] = {
+        3: (draws.mild, draws.KINDS[draws.mild]), 4: (draws.special, draws.KINDS[draws.special]),
+        5: (sprinkled, "a few special values"), 6: (extreme, "very large and very small numbers"),
+    }  # fmt: skip
+    how = choices.number(0, 6)
+    if how not in makers:
+        return Draw(base)
+    maker, kind = makers[how]
+    found = draws.revalued(typed, given, base, choices.number(0, 6), (maker,))
+    return replace(found[0], kind=kind) if found else Draw(base)
+
+
+def sprinkled(old: Array, stream: np.random.Generator, turn: int) -> Array:
+    """An array of floats with one element in eight special: infinities, NaN, zeros of both signs."""
+    if old.dtype.kind in "biu":
+        return draws.mild(old, stream, turn)
+    pool = np.asarray([np.inf, -np.inf, np.nan, 0.0, -0.0]).astype(old.dtype)
+    return np.where(stream.random(old.shape) < 0.125, stream.choice(pool, old.shape), old)
+
+
+def extreme(old: Array, stream: np.random.Generator, turn: int) -> Array:
+    """An array of which some elements are near the limits of the type, or denormal; of integers the limits."""
+    if old.dtype.kind == "b":
+        return old
+    pool = _limits(old, turn == 0)
+    return np.where(stream.random(old.shape) < 0.25, stream.choice(pool, old.shape), old)
+
+
+def _limits(old: Array, ends: bool) -> Array:
+    """Large and small values; the greatest of a float type only where the `ends` are wanted, since what overflows decides
+    little."""
+    dtype = of_numpy(old.dtype)
+    assert dtype is not None
+    if dtype.is_int:
+        return np.asarray([dtype.greatest, dtype.least, dtype.greatest - 1], old.dtype)
+    most = float(greatest(dtype))
+    root = 2.0 ** (np.log2(most) // 2)
+    normal = 2.0 ** (2 - (1 << (dtype.bits - dtype.mantissa - 1)))  # the least one
+    large = (most, -most, most / 2) if ends else (root, -root, 1 / root)
+    return np.asarray([*large, normal, -normal, normal / 4]).astype(old.dtype)

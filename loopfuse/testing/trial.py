@@ -1,0 +1,253 @@
+"""One program on one set of data: whether it compiles, whether its checks hold, and whether every pass and back end gives
+the same results."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from loopfuse import driver
+from loopfuse.agreement import Jury, Runner, attempt
+from loopfuse.bind import Bound, Given
+from loopfuse.diag import CompilerError, Source, UserError
+from loopfuse.draws import Draw
+from loopfuse.generate import Array, Scalar
+from loopfuse.passes import Options, Steps, selection
+from loopfuse.printer import print_program
+from loopfuse.testing import data
+from loopfuse.testing.choices import Choices
+from loopfuse.testing.coverage import RULE_PASSES, of_program, of_stages
+
+MEMORY = 1 << 28
+LARGE = (1024, 65536, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How programs are run: the passes, the extents that are drawn, and back ends beside the reference interpreter, by
+    name. `contracts`: a check that fails and an access that leaves its array are failures, as they are of a script that
+    somebody wrote."""
+
+    passes: str = "default"
+    shapes: str = "edge"
+    runners: Mapping[str, Runner] = field(default_factory=dict)
+    contracts: bool = True
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script and what it ran on: arrays and params by name, sizes, and what the cost model was told (`costed`; None:
+    nothing)."""
+
+    text: str
+    name: str = "script.lf"
+    folder: Path | None = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    compiled: Mapping[str, int] = field(default_factory=dict)
+    costed: Mapping[str, int] | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What was found. `what` is `refused` (the checker refuses a generated script), `crash` (our own error), `pass`
+    (results differ after a pass, or on a back end named by `where`), `check` (a `check` does not hold) or `outside` (an
+    access leaves its array). `where` is the stage. `case` shows it."""
+
+    what: str
+    where: str
+    problem: str
+    case: Case
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes two failures one kind."""
+        return self.what, self.where
+
+    @property
+    def title(self) -> str:
+        """In a sentence."""
+        stage = {"pass": f"after {self.where}", "crash": f"in {self.where}"}.get(self.what, self.where)
+        return f"{stage}: {self.problem}" if stage else self.problem
+
+
+@dataclass
+class Outcome:
+    """What a trial gave: a failure or None, what was reached, elements compared and those undecided, seconds. `skipped`
+    says why nothing ran."""
+
+    failure: Failure | None = None
+    reached: Counter[str] = field(default_factory=Counter)
+    elements: int = 0
+    undecided: int = 0
+    seconds: float = 0.0
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A script that was checked and lowered; the roots of the lowered program hold its checks too."""
+
+    checked: driver.Checked
+    lowered: driver.Lowered
+    given: Given = Given({})
+    folder: Path | None = None
+    compiled: Mapping[str, int] = field(default_factory=dict)
+
+
+def subject(text: str, name: str = "script.lf", folder: Path | None = None, given: Given | None = None,
+            compiled: Mapping[str, int] | None = None) -> Subject:  # fmt: skip
+    """Check and lower a script. Raises `UserError` and `CompilerError` as the driver does."""
+    checked = driver.compile_source(Source(name, text), search=folder, sizes=compiled)
+    lowered = driver.lower_program(checked.typed, roots=driver.check_buffers(checked.typed))
+    return Subject(checked, lowered, given or Given({}), folder, compiled or {})
+
+
+def tried(text: str, choices: Choices, setting: Setting) -> Outcome:
+    """A trial of a generated script: it must compile, and it runs on data that is drawn."""
+    start = time.perf_counter()
+    case = Case(text)
+    try:
+        made = subject(text)
+    except UserError as why:
+        message = f"{why.diagnostics[0].code}: {why.diagnostics[0].message}"
+        return Outcome(Failure("refused", "check", message, case), seconds=time.perf_counter() - start)
+    except CompilerError as why:
+        return Outcome(Failure("crash", why.stage, why.message, case), seconds=time.perf_counter() - start)
+    outcome = drawn(made, choices, setting)
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def drawn(made: Subject, choices: Choices, setting: Setting) -> Outcome:
+    """A trial on data that is drawn for what the subject does not have."""
+    start = time.perf_counter()
+    draw = data.draw(made.checked.typed, made.given, choices, setting.shapes)
+    if draw is None:
+        return Outcome(skipped="no extents that its requirements allow were drawn")
+    costed = _costed(draw.bound, made, choices)
+    outcome = run(made, draw, costed, setting)
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def _costed(bound: Bound, made: Subject, choices: Choices) -> Mapping[str, int] | None:
+    """What the cost model is told of sizes: the truth, nothing, or that they are large, whose kernels are other ones."""
+    how = choices.number(0, 9)
+    if how < 4:
+        return bound.sizes
+    if how == 4:
+        return None
+    large = choices.pick(LARGE)
+    open_ = [s.id for s in made.checked.typed.sizes if s.origin == "shape"]
+    return {**bound.sizes, **dict.fromkeys(open_, large)}
+
+
+def case_of(made: Subject, draw: Draw, costed: Mapping[str, int] | None) -> Case:
+    """What a trial ran on."""
+    typed, bound = made.checked.typed, draw.bound
+    params: dict[str, Scalar] = {}
+    for p in typed.params:
+        params[p.name] = bound.inputs[p.name].item() if p.name in bound.inputs else bound.sizes[p.name]
+    shape = {s.id: bound.sizes[s.id] for s in typed.sizes if s.origin == "shape"}
+    arrays = {i.name: bound.inputs[i.buffer] for i in typed.inputs}
+    source = made.checked.source
+    return Case(source.text, source.name, made.folder, arrays, params, shape, made.compiled, costed, draw.kind)
+
+
+def run(made: Subject, draw: Draw, costed: Mapping[str, int] | None, setting: Setting) -> Outcome:
+    """Every pass and back end on a set of data. The first failure ends the trial."""
+    outcome = Outcome(reached=of_program(made.lowered.program))
+    case = case_of(made, draw, costed)
+
+    def failed(what: str, where: str, problem: str) -> Outcome:
+        outcome.failure = Failure(what, where, problem, case)
+        return outcome
+
+    try:
+        with driver.guard("reference", lambda: print_program(made.lowered.program)):
+            jury = Jury(made.lowered.program, (draw,), MEMORY)
+    except CompilerError as why:
+        return failed("crash", why.stage, why.message)
+    except UserError:
+        outcome.skipped = "it needs more memory than trials may use"
+        return outcome
+    problem = _by_the_script(made, draw, jury) if setting.contracts else None
+    if problem is not None:
+        return failed(*problem)
+    where, message = _after_passes(made, jury, costed, setting, outcome)
+    return failed("pass", where, message) if message else outcome
+
+
+def _by_the_script(made: Subject, draw: Draw, jury: Jury) -> tuple[str, str, str] | None:
+    """What is wrong with what the script itself says of this data."""
+    result = jury.results[0]
+    if result.faults:
+        return "outside", "", driver.fault_message(*_fault(result)).message
+    typed = made.checked.typed
+    if driver.check_buffers(typed):
+        ends = [b.id for b in made.lowered.program.buffers if b.role == "out"]
+        buffers = {root: result.outputs[end] for root, end in zip(made.lowered.roots, ends, strict=True)}
+        wrong = driver.failed_checks(typed, draw.bound, driver.Outcome({}, buffers))
+        if wrong:
+            return "check", "", "; ".join((wrong[0].message, *wrong[0].notes))
+    return None
+
+
+def _fault(result: Any) -> tuple[Any, ...]:
+    fault = result.faults[0]
+    return fault.buffer, fault.span, fault.count
+
+
+def _after_passes(made: Subject, jury: Jury, costed: Mapping[str, int] | None, setting: Setting,
+                  outcome: Outcome) -> tuple[str, str]:  # fmt: skip
+    """The first stage after which results differ, and how; empty where none does."""
+    steps = {name: Steps() for name in RULE_PASSES}
+    options = Options(sizes=costed or {}, steps=steps)
+    program, results = made.lowered.program, jury.results
+    stages = []
+    for p in selection(setting.passes):
+        row, results = attempt(p, program, options, jury, results)
+        outcome.elements = max(outcome.elements, row.verdict.elements)
+        outcome.undecided = max(outcome.undecided, row.verdict.undecided)
+        if row.stage is None or not row.agrees:
+            return row.name, row.verdict.problem
+        stages.append(row.stage)
+        program = row.stage.program
+    outcome.reached += of_stages(stages, steps) + (of_program(program) - of_program(made.lowered.program))
+    for name, runner in setting.runners.items():
+        verdict, _ = jury.judges[0].judge_elsewhere(program, runner, results[0])
+        outcome.undecided = max(outcome.undecided, verdict.undecided)
+        if verdict.problem:
+            return name, verdict.problem
+    return "", ""
+
+
+def again(case: Case, setting: Setting) -> Outcome:
+    """The trial of a case, once more or of one that was changed: sizes as far as its arrays do not settle them."""
+    try:
+        made = subject(case.text, case.name, case.folder, compiled=case.compiled)
+        typed = made.checked.typed
+        arrays = {i.name: case.arrays[i.name] for i in typed.inputs if i.name in case.arrays}
+        params = {p.name: case.params[p.name] for p in typed.params if p.name in case.params}
+        shape = {s.id for s in typed.sizes if s.origin == "shape"}
+        dims = {n: v for n, v in case.sizes.items() if n in shape}
+        bound = driver.bind_program(typed, Given(arrays, params, dims, limit=MEMORY, fill=not case.arrays))
+    except UserError as why:
+        diagnostic = why.diagnostics[0]
+        return Outcome(Failure("refused", "check", f"{diagnostic.code}: {diagnostic.message}", case))
+    except CompilerError as why:
+        return Outcome(Failure("crash", why.stage, why.message, case))
+    costed = None if case.costed is None else {n: v for n, v in case.costed.items() if n in bound.sizes} | {
+        n: v for n, v in bound.sizes.items() if n not in case.costed
+    }  # fmt: skip
+    outcome = run(made, Draw(bound, case.kind), costed, setting)
+    if outcome.failure is not None:
+        outcome.failure = replace(outcome.failure, case=replace(outcome.failure.case, folder=case.folder))
+    return outcome
