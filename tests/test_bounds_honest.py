@@ -246,6 +246,15 @@ def test_a_weight_of_minus_infinity_is_exactly_zero_in_fast() -> None:
 # -- what says nothing ------------------------------------------------------------------------------------------------
 
 
+def test_an_integer_is_rounded_alike_everywhere() -> None:
+    """And an exponent that may be off by one has no sign to give to a power of a negative number."""
+    x, n = np.array([-1, -2, 2], dtype=F), np.array([2**31 - 1, 3, 5], dtype=np.int32)
+    found = bounded("input n: i32[3]\ninput x: f32[3]\noutput y = x ** f32(n)\n", n=n, x=x)
+    assert found.value.tolist() == [1.0, -8.0, 32.0] and not found.undecided.any() and found.bound[0] < 1e-5
+    third = bounded("input n: i32[3]\ninput x: f32[3]\noutput y = x ** (f32(n) * (1.0 / 3.0))\n", n=n, x=x)
+    assert third.undecided.tolist() == [False, True, False]  # 2^31 over three is exact, as a power of two times it
+
+
 def test_a_bound_that_says_nothing_is_counted() -> None:
     x = np.linspace(0.5, 1.5, N, dtype=F)
     ill = bounded(f"input x: f32[{N}]\noutput y = (x * 1e9 + 0.25) - x * 1e9\n", x=x)

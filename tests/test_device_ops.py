@@ -174,7 +174,7 @@ def sweep(text: str, double: str, spelling: Spelling) -> str:
     """A kernel for the greatest error over all f32 numbers, in ulps beyond what `spelling` grants otherwise."""
     low, high = (f"{v!r}" if math.isfinite(v) else f"{math.copysign(1, v)} / 0.0" for v in spelling.domain)
     lost = 2.0**-126 if spelling.flushes else 0.0
-    growth = f" - {spelling.growth!r} * fmin(fabs(x), {MOST_GROWTH!r})" if spelling.growth else ""
+    growth = f" - {spelling.growth!r} * fmin(fabs((double)x), {MOST_GROWTH!r})" if spelling.growth else ""
     return (
         "\n".join(helpers(text + double))
         + f"""

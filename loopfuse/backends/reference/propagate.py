@@ -68,9 +68,9 @@ def operation(node: Op, mode: Numerics, ordered: bool = True) -> Apply:
         return lambda args: choose(args[0], args[1], args[2])
     if row.gives == "explicit" and row.slope is None:
         return lambda args: _reread(row, args[0], dtype)
-    if not any(d.is_float for d in sources):
-        return lambda args: _exact(row, args, dtype)
     final = ordered and (mode == "strict" or _rounds(node, row))
+    if not any(d.is_float for d in sources):
+        return lambda args: _exact(row, args, dtype, final)
     if row.gives == "explicit" and dtype.is_float:
         return lambda args: _convert(row, args[0], dtype, final)
     if not dtype.is_float or row.slope is None:
@@ -89,7 +89,7 @@ def _rounds(node: Op, row: OpRow) -> bool:
 # -- exact operands ---------------------------------------------------------------------------------------------------
 
 
-def _exact(row: OpRow, args: tuple[Tracked, ...], dtype: DType) -> Tracked:
+def _exact(row: OpRow, args: tuple[Tracked, ...], dtype: DType, final: bool) -> Tracked:
     """Integers and bools: a result is in doubt where it would change with an operand in doubt."""
     value = row.function(tuple(a.value for a in args), dtype)
     doubt: Array | None = None
@@ -105,12 +105,14 @@ def _exact(row: OpRow, args: tuple[Tracked, ...], dtype: DType) -> Tracked:
         for k in unsure:
             doubt = either(doubt, args[k].doubt)
     if dtype.is_float:
-        return _rounded_integer(value, args[0].value, dtype, doubt)
+        return _rounded_integer(value, args[0].value, dtype, doubt, final)
     return Tracked(dtype, value, None, None, any_of(doubt))
 
 
-def _rounded_integer(value: Array, number: Array, dtype: DType, doubt: Array | None) -> Tracked:
-    """An integer as a float: the same everywhere, but off the exact number by its rounding."""
+def _rounded_integer(value: Array, number: Array, dtype: DType, doubt: Array | None, final: bool) -> Tracked:
+    """An integer as a float: rounded alike everywhere, or kept wider and then off by its rounding."""
+    if final:
+        return Tracked(dtype, value, None, None, any_of(doubt))
     shadow = np.asarray(number.astype(wide_type(dtype)))
     inexact = value.astype(shadow.dtype) != shadow
     bound = np.where(inexact, half_step(shadow, dtype), 0.0) if inexact.any() else None
@@ -210,6 +212,8 @@ def _propagated(row: OpRow, args: tuple[Tracked, ...], shadows: list[Array], sha
         change = np.maximum(change, np.where(np.isfinite(there), np.abs(there - shadow), 0.0).astype(np.float64))
         same = (there == shadow) | (np.isnan(there) & np.isnan(shadow))
         broken = broken | (~same & ~(np.isfinite(there) & np.isfinite(shadow)))
+    if row.arithmetic == "power" and args[1].bound is not None:  # the sign, or whether there is a result at all
+        broken = broken | ((shadows[0] < args[0].error) & (args[1].error > 0))
     if row.switches:
         broken = broken | (change > 4.0 * linear + 8.0 * spacing(np.abs(shadow), dtype))
     return np.maximum(linear, change), broken
