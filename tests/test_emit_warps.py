@@ -64,6 +64,7 @@ PROGRAMS: dict[str, tuple[str, tuple[tuple[int, ...], ...]]] = {
     "dual": ("import nn\ninput x: bf16[M, K]\ninput w1: bf16[K, N]\ninput w3: bf16[K, N]\noutput y = nn.silu(x @ w1) * (x @ w3)\n",
              ((136, 72, 136), (33, 17, 19))),
     "scaled rows": (AB + "input s: f32[M]\noutput o = bf16(f32(a @ b) * s[:, None])\n", ((136, 72, 80),)),
+    "bytes": ("input a: i8[M, K]\ninput b: i8[N, K]\noutput o[i, j] = sum(i32(a[i, k]) * i32(b[j, k]) for k)\n", ((72, 136, 80), (33, 17, 19))),
     "cast": ("input a: bf16[M, K]\ninput q: i8[K, N]\noutput o = a @ bf16(q)\n", ((136, 72, 136), (33, 17, 19))),
     "cast turned": ("input a: bf16[M, K]\ninput q: i8[N, K]\ninput s: bf16[N]\noutput o = a @ (bf16(q) * s[:, None]).T\n", ((72, 136, 80), (33, 17, 19))),
     "activated": ("numerics fast\ninput x: f16[M, K]\ninput g: f32[K]\ninput w: f16[N, K]\noutput y = f16(exp(f32(x) * g) @ f32(w).T)\n", ((72, 40, 80), (9, 7, 11))),
@@ -263,3 +264,17 @@ def test_compiles_without_spills(name: str, arch: str) -> None:
     code = emit(optimised.program, sizes, DEVICES[arch], only="contraction")
     assert "mma.sync" in code.kernels[0].why, code.refusals
     assert_compiles(code, arch)
+
+
+@pytest.mark.parametrize("term, taken", [
+    ("i32(a[i, k]) * i32(b[j, k])", True),  # of bytes: no product of two needs more than 16 bits
+    ("i16(a[i, k]) * i16(b[j, k])", True),
+    ("a[i, k] * b[j, k]", False),  # wraps at eight bits
+    ("i32(c[i, k]) * i32(b[j, k])", False),  # of a byte and 32 bits
+], ids=str)  # fmt: skip
+def test_products_that_cannot_wrap(term: str, taken: bool) -> None:
+    """A product of integers is widened for its sum: the matrix units sum it where it is the same in a wider type."""
+    text = f"input a: i8[M, K]\ninput b: i8[N, K]\ninput c: i32[M, K]\noutput o[i, j] = sum({term} for k)\n"
+    sizes = {"M": 512, "N": 512, "K": 512}
+    _, optimised = compiled(text, sizes)
+    assert ("mma.sync i8" in emit(optimised.program, sizes, A100).kernels[0].why) == taken

@@ -192,7 +192,7 @@ def _join(groups: list[Group], needs: frozenset[str], leaf: Expr) -> None:
 
 
 def factors(found: Sketch, root: Expr, folded: frozenset[str], level: Level) -> list[Expr]:
-    """The factors of a term, through multiplications, casts between floats, and lets in the fold."""
+    """The factors of a term, through multiplications, casts that keep their values, and lets in the fold."""
     leaves: list[Expr] = []
     stack = [root]
     while stack:
@@ -204,7 +204,10 @@ def factors(found: Sketch, root: Expr, folded: frozenset[str], level: Level) -> 
         elif isinstance(node, Op) and node.op == "cast" and _widens(node):
             inner = _through(found, node.args[0])
             if isinstance(inner, Op) and inner.op in MULTIPLIES:
-                leaves.append(node)
+                if _fits(found, inner):
+                    stack.append(inner)
+                else:
+                    leaves.append(node)
             else:
                 stack.append(inner if isinstance(inner, Op) and inner.op == "cast" else node.args[0])
         else:
@@ -218,6 +221,19 @@ def _widens(node: Op) -> bool:
     if source.is_float and result.is_float:
         return result.bits >= source.bits and (source.bits < 32 or source == result or result.bits == 64)
     return source.is_int and result.is_int and result.bits >= source.bits
+
+
+def _fits(found: Sketch, node: Op) -> bool:
+    """Whether a product of integers cannot wrap, so that it is the same in a wider type: that of two bytes in i32."""
+    if not node.dtype.is_int or len(node.args) != 2:
+        return False
+    sources = []
+    for arg in node.args:
+        at = _through(found, arg)
+        while isinstance(at, Op) and at.op == "cast" and at.args[0].dtype.kind == at.dtype.kind and _widens(at):
+            at = _through(found, at.args[0])
+        sources.append(at.dtype)
+    return all(d.kind == node.dtype.kind for d in sources) and sum(d.bits for d in sources) <= node.dtype.bits
 
 
 def _through(found: Sketch, node: Expr) -> Expr:
