@@ -5,7 +5,7 @@ PEERS ?= $(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-gpu fuzz bench clean
+.PHONY: demo test test-all test-gpu fuzz mutants malformed soak bench clean
 
 # The two stamps: the package alone, and the package with what the tests need. pip runs only when the
 # requirements have changed; the package itself is installed in place, so that its code is always the present one.
@@ -36,12 +36,30 @@ test-all: $(VENV)/test.stamp
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto -m "not gpu" --hypothesis-profile=explore
 
-# Random programs, from where the last run stopped: figures and what fails stay in out/.
+# Random programs, from where the last run stopped: figures and what fails stay in out/; then the table in docs/trust.md.
 TIME ?= 10m
 JOBS ?= 1
 fuzz: $(VENV)/demo.stamp
 	mkdir -p out/fuzz
-	$(BIN)/loopfuse fuzz --gen --time $(TIME) --jobs $(JOBS) --failures 20 --state out/fuzz/state.json --save out/fuzz
+	$(BIN)/loopfuse fuzz --gen --time $(TIME) --jobs $(JOBS) --failures 20 --state out/fuzz/state.json --save out/fuzz; \
+	code=$$?; $(BIN)/python tests/bench/fuzz_table.py out/fuzz/state.json && exit $$code
+
+# Planted faults: which check finds each, from where the last run stopped; then the table in docs/trust.md. An hour for all.
+mutants: $(VENV)/test.stamp
+	$(BIN)/python -m tests.mutants --rest --table
+
+# Damaged bytes for everything that reads, CASES a target; by coverage where atheris can be imported (pip install atheris).
+CASES ?= 20000
+malformed: $(VENV)/test.stamp
+	mkdir -p out/malformed
+	cd tests && PYTHONPATH=. ../$(BIN)/python -m malformed.worker --cases $(CASES) --save ../out/malformed
+	@if $(BIN)/python -c 'import atheris' 2>/dev/null; \
+	then cd tests && PYTHONPATH=. ../$(BIN)/python -m malformed.guided ../out/malformed; \
+	else echo 'not guided by coverage: there is no atheris'; fi
+
+# Ten thousand compilations in one process, and what they leave.
+soak: $(VENV)/test.stamp
+	$(BIN)/python tests/soak.py
 
 # With what the GPU needs: PyCUDA is built here, by a C++ compiler and the CUDA headers.
 $(VENV)/gpu.stamp: $(VENV)/test.stamp

@@ -32,6 +32,7 @@ from loopfuse.diag import Diagnostic, Source, UserError, error, render
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
 from loopfuse.ir import Program as IR
+from loopfuse.keeping import keep_few
 from loopfuse.lock import Lock, lock_path, read_lock
 from loopfuse.passes import Options, Remark, selection
 from loopfuse.printer import print_program
@@ -323,9 +324,7 @@ class Compiled:
         if found is None:
             options = Options(sizes=bound.sizes, frozen=driver.frozen_arrays(typed, bound, self._freeze))
             found = driver.optimise(self.lowered._lowered, options, self._passes)
-            if len(self._known) >= self.MOST:
-                self._known.pop(next(iter(self._known)))
-            self._known[key] = found
+            keep_few(self._known, key, found, self.MOST)
         return found
 
     def __repr__(self) -> str:
@@ -388,9 +387,14 @@ def check(program: Program | str | Path, inputs: Mapping[str, object] | None = N
 
     `inputs` are arrays by name, params among them; the others are made up. With `every_pass` the program is run after
     each pass. `backends` run it: `reference`, `cuda`. Results must be the same bits where nothing rounds, else within
-    the derived bound; `rtol`, `atol` and `ulp` take the place of both (see `Tolerance`). Raises `lf.Error` for what is
-    wrong with the script or the data, `lf.MachineError` for a back end that is absent.
+    the derived bound; `rtol`, `atol` and `ulp` take the place of both (see `Tolerance`). The script's own `check`
+    statements are not evaluated: `loopfuse check` does that. Raises `lf.Error` for what is wrong with the script or the data, `lf.MachineError` for a back end that is absent.
     """
+    for name, value in (("rtol", rtol), ("atol", atol), ("ulp", ulp)):
+        if value is not None and not (isinstance(value, int | float) and value >= 0):
+            raise UserError(
+                error("LF0502", f"`{name}` is {value!r}", fix="a number of at least 0, or None: the derived bound")
+            )
     prog = program if isinstance(program, Program) else parse(program)
     typed = prog._typed
     names = {p.name for p in typed.params}

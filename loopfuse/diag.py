@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from loopfuse.outside import visible, write_json
+
 Level = Literal["error", "warning", "remark"]
 MOST_NOTES = 2
 LONGEST_LINE = 160
+LONGEST_TEXT = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Diagnostic:
 
     def as_json(self) -> str:
         """`as_dict` on one line."""
-        return json.dumps(self.as_dict(), ensure_ascii=False)
+        return write_json(self.as_dict())
 
 
 class LoopfuseError(Exception):
@@ -190,13 +192,13 @@ class Collector:
 
 def render(diagnostic: Diagnostic) -> str:
     """The caret picture: message, place, source lines with marks, notes, fix."""
-    lines = [f"{diagnostic.level}[{diagnostic.code}]: {diagnostic.message}"]
+    lines = [f"{diagnostic.level}[{diagnostic.code}]: {visible(_short(diagnostic.message), False)}"]
     primary = diagnostic.primary
     width = max((len(str(label.span.line)) for label in diagnostic.labels), default=1)
     pad = " " * width
     if primary:
         line, column = primary.source.position(primary.start)
-        lines.append(f"{pad}--> {primary.source.name}:{line}:{column}")
+        lines.append(f"{pad}--> {visible(primary.source.name, False)}:{line}:{column}")
         lines += _picture(diagnostic.labels, primary, width)
         if diagnostic.notes or diagnostic.helps or diagnostic.fix:
             lines.append(f"{pad} |")
@@ -208,7 +210,7 @@ def render(diagnostic: Diagnostic) -> str:
 
 
 def _indent(text: str, columns: int) -> str:
-    return text.replace("\n", "\n" + " " * columns)
+    return visible(_short(text)).replace("\n", "\n" + " " * columns)
 
 
 def _picture(labels: tuple[Label, ...], primary: Span, width: int) -> Iterator[str]:
@@ -224,7 +226,7 @@ def _picture(labels: tuple[Label, ...], primary: Span, width: int) -> Iterator[s
         shown = len(text) <= LONGEST_LINE or first <= column - 1 < first + LONGEST_LINE
         if last != (source.name, line) or not shown:
             if last and last[0] != source.name:
-                yield f"{' ' * width}::: {source.name}:{line}:{column}"
+                yield f"{' ' * width}::: {visible(source.name, False)}:{line}:{column}"
             first = 0 if len(text) <= LONGEST_LINE else max(0, column - 1 - LONGEST_LINE // 3)
             yield f"{line:>{width}} | {_clipped(_printable(text), first)}"
             last = (source.name, line)
@@ -233,7 +235,12 @@ def _picture(labels: tuple[Label, ...], primary: Span, width: int) -> Iterator[s
         )
         lead = " " * bool(first) + "".join("\t" if c == "\t" else " " for c in text[first : column - 1])
         mark = ("^" if label.primary else "-") * length
-        yield f"{' ' * width} | {lead}{mark} {label.text}".rstrip()
+        yield f"{' ' * width} | {lead}{mark} {visible(label.text, False)}".rstrip()
+
+
+def _short(text: str) -> str:
+    """A text of a message that may hold a name or a line of any length."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
 def _clipped(text: str, first: int) -> str:

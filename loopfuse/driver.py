@@ -41,6 +41,7 @@ from loopfuse.generate import Array, parse_spec
 from loopfuse.ir import Program
 from loopfuse.lock import Lock
 from loopfuse.memory import default_limit, show_bytes
+from loopfuse.outside import read_whole
 from loopfuse.passes import Options, Pass, Stage, run_passes, selection
 from loopfuse.passes.fuse import expectations
 from loopfuse.printer import print_program
@@ -172,7 +173,7 @@ class Optimised:
 def read_source(path: Path) -> Source:
     """The text of a script file. Raises `UserError` LF0510 where it cannot be read."""
     try:
-        return Source(str(path), path.read_bytes().decode("utf-8-sig"))
+        return Source(str(path), read_whole(path).decode("utf-8-sig"))
     except UnicodeDecodeError as why:
         raise UserError(error("LF0511", f"`{path}` is not a text in UTF-8 (byte {why.start})")) from why
     except (OSError, ValueError) as why:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,12 +176,9 @@ def _stage(target: str, place: Place, members: Mapping[str, Array]) -> str:
     temporary = ""
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".loopfuse-", dir=os.path.dirname(target))
-        with os.fdopen(handle, "w+b") as file:
+        temporary = os.path.join(os.path.dirname(target), f".loopfuse-{secrets.token_hex(8)}")
+        with open(temporary, "x+b") as file:
             _write(file, place.extension, members)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
     except BaseException as why:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)

@@ -21,6 +21,7 @@ from loopfuse.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Scalar = int | float | bool
+MOST_DIGITS = 1000  # of a number that is given as a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +120,17 @@ def parse_spec(text: str, span: Span | None = None) -> Spec | None:
 
 def parse_number(text: str) -> Scalar | None:
     """A number as the language writes one (`3`, `-1e-5`, `0x1f`, `true`, `inf`), or None."""
+    if len(text) > MOST_DIGITS:
+        return None
     words: dict[str, Scalar] = {"true": True, "false": False, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf,
                                 "nan": math.nan, "pi": math.pi}  # fmt: skip
     if text in words:
         return words[text]
-    if re.fullmatch(r"[+-]?(\d+|0x[0-9a-fA-F]+|0b[01]+)", text):
+    if re.fullmatch(r"[+-]?([0-9]+|0x[0-9a-fA-F]+|0b[01]+)", text):
         sign = -1 if text[0] == "-" else 1
         digits = text.lstrip("+-")
         return sign * (int(digits, 0) if digits[:2].lower() in ("0x", "0b") else int(digits))
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
         return float(text)
     return None
 

@@ -6,12 +6,9 @@ What is not right in a file is told once, with its line, and left out; a program
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +17,10 @@ from typing import Any
 from loopfuse.devices import PRESETS
 from loopfuse.diag import Diagnostic, Source, Span, UserError, error
 from loopfuse.emit.code import Chosen
+from loopfuse.outside import read_toml, read_whole, write_toml_string
 
 VERSION = 1
+MOST_TIME = 1e15  # microseconds, 30 years
 HEAD = """\
 # Tiles of matrix products, the fastest of a few by timing (times in microseconds). `loopfuse run --tune` writes this file.
 # Results do not depend on it but for rounding. --no-lock leaves it out; without it the tiles are those of the model.
@@ -109,7 +108,7 @@ def read_lock(path: Path, heard: Hears) -> Lock | None:
     """The lock file at a path, or None where there is none. `heard` is told (LF0521) of what cannot be used: all of a file
     that is damaged, or of another version; of others the entries that are wrong."""
     try:
-        source = Source(str(path), path.read_bytes().decode("utf-8-sig"))
+        source = Source(str(path), read_whole(path, plain=True).decode("utf-8-sig"))
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as why:
@@ -119,8 +118,8 @@ def read_lock(path: Path, heard: Hears) -> Lock | None:
         heard(_warning(f"`{path}` cannot be read: {why.strerror}", None))
         return Lock(path, heard)
     try:
-        document = tomllib.loads(source.text)
-    except (tomllib.TOMLDecodeError, RecursionError) as why:
+        document = read_toml(source.text)
+    except ValueError as why:
         heard(_warning(f"`{path.name}` is damaged, and all of it is left out: {why}", _at(source, str(why))))
         return Lock(path, heard)
     spans = _spans(source)
@@ -175,7 +174,7 @@ def _entry(values: Any) -> Entry | str:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST_TIME
 
 
 def _at(source: Source, why: str) -> Span:
@@ -199,8 +198,8 @@ def _spans(source: Source) -> dict[tuple[str, str], Span]:
     for at in _lines(source):
         text = at.text.strip()
         try:
-            keys = list(tomllib.loads(text))
-        except (tomllib.TOMLDecodeError, RecursionError):
+            keys = list(read_toml(text))
+        except ValueError:
             continue
         if keys and text.startswith("["):
             section = keys[0]
@@ -232,7 +231,7 @@ def _fields(entry: Entry) -> str:
 
 def _quoted(text: str) -> str:
     """A text as a basic string of TOML."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return write_toml_string(text)
 
 
 def write_lock(path: Path, sections: Mapping[str, Mapping[str, Entry]]) -> None:

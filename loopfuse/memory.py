@@ -8,6 +8,9 @@ import re
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+MOST_BYTES = 1 << 63
+
+
 def show_bytes(count: int) -> str:
     """`1536` as `1.5 KiB`; powers of 1024."""
     if count < 1024:
@@ -20,10 +23,11 @@ def show_bytes(count: int) -> str:
 
 def parse_bytes(text: str) -> int | None:
     """`8G`, `512MiB`, `1e9`, `100` as a number of bytes (powers of 1024), or None where it is not one."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
     if match is None:
         return None
-    return int(float(match[1]) * _UNITS[match[2]])
+    count = float(match[1]) * _UNITS[match[2]]
+    return int(count) if count < MOST_BYTES else None
 
 
 def default_limit() -> int:

@@ -9,7 +9,6 @@ Printing never fails, not even on a malformed program.
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -41,6 +40,7 @@ from loopfuse.ir import (
     Store,
 )
 from loopfuse.ops import OPS, const_text
+from loopfuse.outside import write_json
 from loopfuse.rewrite import children
 from loopfuse.sizes import ONE, ZERO, Poly
 
@@ -267,7 +267,7 @@ def print_directive(directive: Directive) -> str:
 
 
 def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return write_json(text)
 
 
 def _name(name: str) -> str:

@@ -5,7 +5,6 @@ The types that the text leaves out are rebuilt from the op table, from declarati
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from loopfuse.diag import CompilerError, Source, Span, UserError, error
 from loopfuse.dtypes import BOOL, DTYPES, DType
 from loopfuse.ir import Affine, Const, Expr, Load, Mode, ModeKind, Op, Ref, Select
 from loopfuse.ops import INFIX, OPS, PREFIX, parse_const
+from loopfuse.outside import read_json
 from loopfuse.printer import POWER, RESERVED, SELECT
 from loopfuse.sizes import Poly
 
@@ -147,7 +147,7 @@ class Cursor:
             self.fail("expected a string")
         self.at += 1
         try:
-            return str(json.loads(token.text))
+            return str(read_json(token.text))
         except ValueError:
             self.fail("malformed string", token)
 
@@ -207,8 +207,11 @@ class Cursor:
             return Poly.of(self._digits())
         if token.kind == "id":
             return Poly.of(self.name())
-        if self.take("-"):
-            return -self._factor()
+        if token.text == "-":
+            negative = False
+            while self.take("-"):
+                negative = not negative
+            return -self._factor() if negative else self._factor()
         if not self.take("("):
             self.fail("expected a polynomial")
         self._enter(token)
@@ -272,7 +275,9 @@ class Cursor:
             if row is None or row.precedence is None or row.precedence < least:
                 return left
             self.at += 1
+            self._enter(token)  # a power has another one on its right
             right = self._binary(row.precedence + (row.precedence != POWER))
+            self.nesting -= 1
             left = self._op(row.name, (left, right), False, None, first)
 
     def _unary(self) -> Expr:

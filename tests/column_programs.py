@@ -405,3 +405,21 @@ kernel k1
   q[] = p
   w[] = t
 """
+
+# Every maximum is below zero, every minimum above: nothing may start at zero.
+TEXTS["extremes"] = """
+program extremes(M, N)
+buf x: f32[M, N] in
+buf a: f32[N] out
+buf b: f32[N] out
+kernel k1
+  par j < N
+    fold i < M
+      acc m: f32 max
+      acc k: f32 min
+      v = abs(x[i, j])
+      m <- -1.0f32 - v
+      k <- v + 1.0f32
+    a[j] = m
+    b[j] = k
+"""

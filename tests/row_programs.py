@@ -347,3 +347,21 @@ kernel k1
       o[i, j.2] = f16(e.2 / sum.2)
       e[i, j.2] = exp(z.3 - max)
 """
+
+# Every maximum is below zero, every minimum above: nothing may start at zero.
+TEXTS["extremes"] = """
+program extremes(M, N)
+buf x: f32[M, N] in
+buf a: f32[M] out
+buf b: f32[M] out
+kernel k1
+  par i < M
+    fold j < N
+      acc m: f32 max
+      acc k: f32 min
+      v = abs(x[i, j])
+      m <- -1.0f32 - v
+      k <- v + 1.0f32
+    a[i] = m
+    b[i] = k
+"""

@@ -22,6 +22,7 @@ MODULES = {
 # Layers from the bottom; a module may import from lower layers, and from its own group (the part behind `loopfuse.`).
 # Groups on one line do not import each other. What stands above a name is what may use it.
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("outside", "keeping"),
     ("sizes", "dtypes", "diag", "memory"),
     ("devices", "decisions"),
     ("constants", "spelling", "bugs"),

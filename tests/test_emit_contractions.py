@@ -16,6 +16,7 @@ from loopfuse.bind import Given
 from loopfuse.devices import H200
 from loopfuse.diag import Source
 from loopfuse.emit import contractions
+from loopfuse.emit.code import Code
 from loopfuse.emit.contractions import Choice
 from loopfuse.emit.program import emit
 from loopfuse.passes import Options
@@ -82,6 +83,8 @@ SCRIPTS: dict[str, tuple[str, dict[str, int]]] = {
                         "output s[j] = sum(f32(a[i, k]) * f32(b[k, j]) for i, k)\n", {"M": 300, "N": 200, "K": 72}),
     "rows": (LINEAR + "let y = f32(a @ b)\noutput s = sum(y, axis=1)\noutput t = max(y, axis=1)\n",
              {"M": 200, "N": 264, "K": 72}),
+    "rows below zero": (LINEAR + "output t = max(-1 - abs(f32(a @ b)), axis=1)\n", {"M": 200, "N": 264, "K": 72}),
+    "columns below zero": (LINEAR + "output t = max(-1 - abs(f32(a @ b)), axis=0)\n", {"M": 200, "N": 136, "K": 72}),
     "best": (LINEAR + "output t = argmax(f32(a @ b), axis=1)\n", {"M": 200, "N": 264, "K": 72}),
     "tf32": ("pragma tf32\ninput a: f32[M, K]\ninput b: f32[N, K]\ninput c: f32[N]\noutput o = a @ transpose(b) + c\n",
              {"M": 200, "N": 136, "K": 68}),
@@ -89,21 +92,26 @@ SCRIPTS: dict[str, tuple[str, dict[str, int]]] = {
                "output o[i, j] = bf16(sum(s[i] * f32(a[i, k]) * f32(b[k, j]) for k))\n", {"M": 70, "N": 72, "K": 72}),
 }  # fmt: skip
 
+FOLDS = ("columns of a map", "rows", "best", "rows below zero", "columns below zero")
+
 
 def optimised(text: str, sizes: dict[str, int]) -> tuple[Any, Any]:
     lowered = driver.lower_program(driver.compile_source(Source("product", text)).typed)
     return lowered, driver.optimise(lowered, Options(sizes=sizes))
 
 
-def judged(text: str, sizes: dict[str, int], *, plan: dict[str, int] | None = None, must: str = "wgmma") -> None:
-    """Within the derived bound. `plan`: the sizes that it is planned for, where those of the call are arguments."""
-    lowered, found = optimised(text, plan or sizes)
+def judged(text: str, sizes: dict[str, int], *, plan: dict[str, int] | None = None, must: str = "wgmma",
+           fused: dict[str, int] | None = None) -> Code:  # fmt: skip
+    """Within the derived bound. `plan`: the sizes that it is planned for, where those of the call are arguments; `fused`:
+    those that decide what is one kernel."""
+    lowered, found = optimised(text, fused or plan or sizes)
     bound = driver.bind_program(lowered.typed, Given({}, dims=sizes, seed=1, fill=True))
     code = emit(found.program, plan or sizes, FEW, dynamic=plan is not None, only="contraction")
     assert must in code.kernels[0].why, code.refusals
     arrays = driver.run_inputs(found, bound)
     problem = Judge(lowered, bound).verdict(results(code, found.program, arrays, sizes))
     assert not problem, problem
+    return code
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *choice: Choice) -> None:
@@ -137,6 +145,15 @@ def test_tiles(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> No
 def test_tiles_of_folds(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, choice)
     judged(*SCRIPTS[name])
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("name", FOLDS)
+def test_folds_that_ride(name: str) -> None:
+    """Fused as for a large product, so that the tiles leave partial states."""
+    text, sizes = SCRIPTS[name]
+    code = judged(text, sizes, fused=dict.fromkeys(sizes, 4096))
+    assert len(code.kernels) == 2 and code.kernels[1].name.endswith("_finish")
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")

@@ -33,7 +33,7 @@ PROGRAMS: dict[str, tuple[str, list[Sizes]]] = {
     "flat": ("input x: f32[N]\ninput y: f32[N]\noutput o = x * y + 1\n", [{"N": 4096}, {"N": 5003}, {"N": 3}, {"N": 1}]),
     "row": (
         "input x: bf16[M, N]\ninput b: bf16[N]\noutput o = x + b\n",
-        [{"M": 67, "N": 4096}, {"M": 37, "N": 4160}, {"M": 131, "N": 521}, {"M": 1, "N": 8}, {"M": 3, "N": 20000}],
+        [{"M": 67, "N": 4096}, {"M": 37, "N": 4160}, {"M": 131, "N": 521}, {"M": 1, "N": 8}, {"M": 3, "N": 20000}, {"M": 64, "N": 4080}],
     ),
     "column": ("input x: f32[M, N]\ninput c: f32[M]\noutput o[i, j] = x[i, j] * c[i]\n", [{"M": 9, "N": 33}, {"M": 33, "N": 64}]),
     "gates": (

@@ -86,7 +86,8 @@ def test_programs(name: str, extents: tuple[int, int, int]) -> None:
 
 @emulated
 @pytest.mark.parametrize(
-    "tile", [(64, 64), (128, 64), (64, 128), (128, 128), (64, 256), (128, 256), (192, 256), (192, 136), (64, 40), (128, 72)],
+    "tile",
+    [(64, 64), (128, 64), (64, 128), (128, 128), (64, 256), (128, 256), (192, 256), (192, 136), (64, 40), (128, 72)],
     ids=str,
 )
 @pytest.mark.parametrize("name", ["layernorm", "both"])

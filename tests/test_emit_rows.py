@@ -54,6 +54,7 @@ EXTENTS: dict[str, tuple[tuple[int, ...], ...]] = {
     "lengths": ((3, 64, 7), (3, 7, 512)),
     "other order": ((3, 64),),
     "two softmaxes": ((3, 1), (5, 96), (3, 1000)),
+    "extremes": ((3, 1), (3, 257), (3, 1000)),
 }
 PROGRAMS = [(name, extents) for name, all_ in EXTENTS.items() for extents in all_]
 LENGTHS = (1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 1000, 1024, 1025, 3000)

@@ -59,6 +59,7 @@ PROGRAMS: dict[str, tuple[str, tuple[tuple[int, ...], ...]]] = {
     "column sums": (AB + "output o = sum(f32(a @ b), axis=0)\n", ((136, 264, 80), (300, 31, 9), (7, 5, 0))),
     "column sums kept": (AB + "let h = a @ b\noutput o = h\noutput s = sum(f32(h), axis=0)\n", ((136, 264, 80), (131, 31, 9))),
     "row maxima": (AB + "let h = f32(a @ b)\noutput o = max(h, axis=1)\noutput p = argmax(h, axis=1)\n", ((136, 264, 80), (300, 31, 9))),
+    "rows below zero": (AB + "output o = max(-1 - abs(f32(a @ b)), axis=1)\n", ((136, 264, 80), (67, 31, 9))),
     "batch": ("input a: f16[B, M, K]\ninput b: f16[B, K, N]\noutput o = a @ b\n", ((3, 72, 136, 80), (2, 65, 33, 9))),
     "batches": ("input a: f16[B, C, M, K]\ninput b: f16[C, K, N]\noutput o = a @ b\n", ((2, 3, 24, 40, 16),)),
     "dual": ("import nn\ninput x: bf16[M, K]\ninput w1: bf16[K, N]\ninput w3: bf16[K, N]\noutput y = nn.silu(x @ w1) * (x @ w3)\n",

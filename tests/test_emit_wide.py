@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from loopfuse import driver
 from loopfuse.cuda.compile import compile_program
 from loopfuse.diag import Source
+from loopfuse.emit.code import Code
 from loopfuse.emit.program import emit
 from loopfuse.passes import Options
 
@@ -22,12 +25,26 @@ SCRIPTS = {
 }  # fmt: skip
 
 
+# An `int` that a block's number or a number past 31 bits goes into, or that counts up to one.
+NARROW = re.compile(r"\bint \w+ = [^;?]*(?:\(int\)\(?blockIdx|\b\d{10,}ll)|\(int \w+ = [^;]*; \w+ < \d{10,}")
+
+
+def made(name: str, only: str | None) -> Code:
+    text, sizes = SCRIPTS[name]
+    lowered = driver.lower_program(driver.compile_source(Source(name, text)).typed)
+    return emit(driver.optimise(lowered, Options(sizes=sizes)).program, sizes, only=only)
+
+
+@pytest.mark.parametrize("only", [None, "general"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_indices_have_room(name: str, only: str | None) -> None:
+    for kernel in made(name, only).kernels:
+        assert not NARROW.findall(kernel.text), kernel.name
+
+
 @pytest.mark.parametrize("only", [None, "general"])
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_nothing_overflows(name: str, only: str | None) -> None:
-    text, sizes = SCRIPTS[name]
-    lowered = driver.lower_program(driver.compile_source(Source(name, text)).typed)
-    program = driver.optimise(lowered, Options(sizes=sizes)).program
-    code = emit(program, sizes, only=only)
+    code = made(name, only)
     for kernel, binary in zip(code.kernels, compile_program(code, "sm_90a"), strict=True):
         assert not binary.warnings, (kernel.name, binary.warnings)

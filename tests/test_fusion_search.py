@@ -10,7 +10,7 @@ import pytest
 from fusion_graphs import Model
 
 from loopfuse.passes.fuse.partition import Components, Quotient, bits
-from loopfuse.passes.fuse.search import Effort, Graph, Partition, Ways, search
+from loopfuse.passes.fuse.search import Effort, Graph, Partition, Ways, mix, search
 
 HEURISTIC = Effort(exhaustive=False, budget=None)
 
@@ -206,3 +206,42 @@ def test_a_long_chain_is_cut_where_it_must_be() -> None:
     found = search(graph, lambda g: None if len(g) > 6 else 2.0 + 0.1 * len(g), Effort(restarts=1, budget=None))
     assert all(len(g) <= 6 for g in found.groups)
     assert len(found.groups) < count / 3
+
+
+def siblings(count: int) -> Graph:
+    """Nests that read one input and nothing of one another, each linked with a few."""
+    links = {(n, n + step) for n in range(count) for step in (1, 2, 3, 4, 8, 16, 32) if n + step < count}
+    return Graph((frozenset(),) * count, frozenset(links), tuple(mix(n) for n in range(count)))
+
+
+@pytest.mark.parametrize("count", [30, 90])
+def test_what_a_wide_program_costs_grows_with_its_nests(count: int) -> None:
+    asked: list[int] = []
+
+    def cost(group: frozenset[int]) -> float | None:
+        asked.append(len(group))
+        return least(group) + 0.4 * len(group)  # the bound is far from the cost, as that of many kernels is
+
+    def least(group: frozenset[int]) -> float:
+        return 2.0 + 4.0 + len(group)  # a launch, the input once, a result each
+
+    found = search(siblings(count), cost, Effort(budget=4 * count), least)
+    assert len(found.groups) == 1
+    assert max(map(len, found.groups)) <= 128
+    assert sum(asked) <= 129 * count
+    assert found.steps <= 1001 * count
+
+
+def test_a_search_that_ends_at_a_limit_says_so_and_takes_what_it_has() -> None:
+    graph = siblings(16)
+
+    def cost(group: frozenset[int]) -> float:
+        return 2.0 + len(group)
+
+    whole = search(graph, cost, Effort(restarts=1), cost)
+    assert (len(whole.groups), whole.cut) == (1, ())
+    for effort in (Effort(budget=5), Effort(work=2), Effort(steps=1)):
+        some = search(graph, cost, effort, cost)
+        assert some.cut == (frozenset(range(16)),)
+        assert sorted(n for g in some.groups for n in g) == list(range(16))
+        assert some == search(graph, cost, effort, cost)

@@ -241,6 +241,7 @@ output z = 1 / b
     Planted(narrow_fold, """input x: f32[N]
 output y = x * (2 ** 3) + (f32(1) + f32(1)) * x
 output z = x + (f32(1) / f32(3) + f32(1))
+output w = x * (f32(16777216) + f32(1) + f32(1))
 """,
             "constprop", False, "1.0f32 / 3.0f32 is 0.33325195f32", "`z`[0] is", "N = 5"),
     Planted(moved_carry, """input x: f32[T, N]

@@ -10,6 +10,10 @@ import pytest
 from scipy import special
 
 import loopfuse as lf
+from loopfuse.agreement import every_pass
+from loopfuse.bind import Given
+from loopfuse.diag import Source
+from loopfuse.driver import bind_program, compile_source, lower_program
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(5, 7)).astype(np.float32)
@@ -92,6 +96,46 @@ CASES: dict[str, tuple[str, dict[str, Any], list[Any]]] = {
         "input x: f32[N, M]\nrequire N >= 1\noutput y[i] = logsumexp(sum(x[i, k] * x[j, k] for k) for j)",
         {"x": X},
         [special.logsumexp(X @ X.T, 1).astype(np.float32)],
+    ),
+    "logsumexp of what is infinite": (
+        "input x: f32[N, M]\nrequire M >= 1\noutput y[i] = logsumexp(x[i, j] for j)",
+        {"x": np.array([[-np.inf, -np.inf], [np.inf, 1], [-np.inf, 2]], np.float32)},
+        [np.array([-np.inf, np.inf, 2], np.float32)],
+    ),
+    "a sum of one term": (
+        "input x: f32[N]\nrequire N >= 1\noutput y = sum(x[k] * 2 for k in 0..1)",
+        {"x": V},
+        [V[0] * 2],
+    ),
+    "past the ends of a constant array": (
+        "input x: f32[N]\nlet c[i in 0..N] = f32(2)\noutput y[i in 0..N] = constant(c, 5)[i - 1] + x[i]",
+        {"x": V},
+        [V + np.array([5, 2, 2, 2, 2, 2, 2], np.float32)],
+    ),
+    "a constant and then another part": (
+        "input x: f32[N]\nlet t = concat(ones(f32, N), x)\noutput y = t * t + t",
+        {"x": V},
+        [np.append(np.full(7, 2, np.float32), V * V + V)],
+    ),
+    "zeros keep their signs": (
+        "input x: f32[N]\noutput y = 1 / (x + 0.0)\noutput z = 1 / (x - 0.0)",
+        {"x": np.array([-0.0, 0.0, 4.0], np.float32)},
+        [np.array([np.inf, np.inf, 0.25], np.float32), np.array([-np.inf, np.inf, 0.25], np.float32)],
+    ),
+    "two parts of two definitions": (
+        "input x: f32[N]\nlet a[i in 0..N] = exp(x[i])\nlet b[i in 0..N] = sin(x[i])\noutput y = concat(a, b)",
+        {"x": V},
+        [np.append(np.exp(V), np.sin(V))],
+    ),
+    "NaN is not itself": (
+        "input x: f32[N]\noutput y = x == x\noutput z = x != x",
+        {"x": np.array([np.nan, 1], np.float32)},
+        [np.array([False, True]), np.array([True, False])],
+    ),
+    "neither less nor greater than NaN": (
+        "input x: f32[N]\noutput y = not (x < 1)\noutput z = not (x >= 1)",
+        {"x": np.array([np.nan, 1, 0], np.float32)},
+        [np.array([True, True, False]), np.array([True, False, True])],
     ),
     "a named number keeps its precision": (
         "input h: f64[N]\nlet c = 1 / 3\noutput y = h * c + pi",
@@ -235,3 +279,14 @@ def test_program(name: str) -> None:
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
         else:
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_after_every_pass(name: str) -> None:
+    """Verified, and the same results, after each pass."""
+    text, arrays, _ = CASES[name]
+    typed = compile_source(Source(name, text)).typed
+    named = {i.name for i in typed.inputs}
+    given = Given({k: v for k, v in arrays.items() if k in named}, {k: v for k, v in arrays.items() if k not in named})
+    for row in every_pass(lower_program(typed), bind_program(typed, given)):
+        assert row.agrees, f"{row.name}: {row.verdict.problem}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import re
+import runpy
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -147,18 +148,34 @@ def test_special_values_are_drawn() -> None:
 def test_the_page_of_the_documentation(shell: Shell) -> None:
     """The story of the script, and the Python."""
     page = blocks("testing.md")
-    (story,) = (b.text for b in page if b.language == "lf")
+    story, _ = (b.text for b in page if b.language == "lf")
     shell.write("zscore.lf", story)
     (command,) = (b.text for b in page if b.language == "console")
     assert shell(*command.split()[2:]) == 3
-    (said,) = (b.text for b in page if b.language == "text")
+    said = next(b.text for b in page if b.language == "text")
     assert said.strip() in shell.out, shell.out
     names: dict[str, Any] = {}
     for block in page:
-        if block.language == "python":
+        if block.language == "python" and not block.rest:
             exec(compile(block.text, block.id, "exec"), names)
     names["test_logarithms"]()
     names["test_every_pass"]()
+
+
+def test_the_planted_fault_of_the_documentation(shell: Shell) -> None:
+    """The story of the compiler: `fuzz` and `bisect` name the pass and the step, in far less than two minutes."""
+    page = blocks("testing.md")
+    _, blend = (b.text for b in page if b.language == "lf")
+    shell.write("blend.lf", blend)
+    (planted,) = (b for b in page if b.language == "python" and b.rest)
+    shell.write(planted.rest, planted.text)
+    try:
+        runpy.run_path(planted.rest)
+    finally:
+        lf.passes.unregister("zeros")
+    said = shell.capture.readouterr().out
+    _, found, blamed = (b.text.strip() for b in page if b.language == "text")
+    assert found in said and blamed in said, said
 
 
 # -- faults -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from loopfuse.ir import Affine, Const, Expr, Load, Op, Ref, Select
 from loopfuse.ops import INFIX, OPS, from_bits
 from loopfuse.rewrite import children, subexprs
 
-MOST_KEPT = 200_000
+MOST_KEPT = 20_000
 POWER = INFIX["**"].name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loopfuse.diag import UserError, error
+from loopfuse.outside import read_json, read_whole, write_json
 
 SCHEMA = 1
 Key = tuple[str, str, str, tuple[tuple[str, int], ...]]
@@ -115,7 +115,7 @@ def save(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
     """Write rows to a file. Raises `UserError` LF0515 where it cannot be written."""
     document = {"schema": SCHEMA, "kind": "bench", **about, "rows": [row.as_record() for row in rows]}
     try:
-        path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(write_json(document, 1) + "\n", encoding="utf-8")
     except OSError as why:
         raise UserError(error("LF0515", f"`{path}` cannot be written: {why.strerror}")) from why
 
@@ -123,17 +123,17 @@ def save(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
 def load(path: Path) -> dict[Key, Row]:
     """The rows of a file that `save` wrote. Raises `UserError` LF0510 and LF0511."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_whole(path).decode("utf-8")
     except OSError as why:
         raise UserError(error("LF0510", f"cannot read `{path}`: {why.strerror}")) from why
     except UnicodeDecodeError as why:
         raise UserError(error("LF0511", f"`{path}` is not a text in UTF-8 (byte {why.start})")) from why
     try:
-        document = json.loads(text)
+        document = read_json(text)
         if not isinstance(document, dict) or document.get("kind") != "bench" or document.get("schema") != SCHEMA:
             raise ValueError("it is not one")
         rows = [_row(entry) for entry in document["rows"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as why:
+    except (ValueError, KeyError, TypeError, OverflowError) as why:
         message = f"`{path}` does not hold the results of a benchmark: {why}"
         raise UserError(error("LF0511", message, fix="write one with --save")) from why
     return {row.key: row for row in rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from loopfuse.bisect import bisect
 from loopfuse.cli import arguments, backends
 from loopfuse.cli.frame import FAILED, OK, Context
 from loopfuse.cli.scripts import read_existing, read_script
+from loopfuse.cuda import engine
 from loopfuse.diag import LoopfuseError
 from loopfuse.passes import Options, selection
 from loopfuse.testing.campaign import Campaign, Figures, Limits, Source, load_figures, save_figures
@@ -35,6 +37,7 @@ small and shown; --save keeps it. Exit code 3 when something was found.
 EXAMPLES = 100  # where neither a number nor a time is given
 SHRINKING = 30.0  # seconds for a failure
 SAVING = 5.0  # seconds between two writes of the state
+WHOLE = "whole"  # the folder of failures as they were found
 
 
 def main(argv: list[str], context: Context) -> int:
@@ -48,17 +51,17 @@ def main(argv: list[str], context: Context) -> int:
     selection(options.passes)
     backend = backends.settled(options.backend, context)
     setting = Setting(options.passes, options.shapes, {"cuda": on_gpu} if backend == "cuda" else {},
-                      not options.gen)  # fmt: skip
+                      not options.gen, options.each)  # fmt: skip
     if options.replay is not None:
         return _replay(options.replay, setting, context)
     source = _source(parser, options, context)
     figures = load_figures(options.state) if options.state else Figures()
     examples = options.examples or (None if options.time else EXAMPLES)
     limits = Limits(examples, options.time, options.failures)
-    campaign = Campaign(source, setting, options.seed, limits, options.jobs, figures)
+    campaign = Campaign(source, setting, options.seed, limits, options.jobs, figures, device=_device(backend))
     try:
         with context.terminal.progress("fuzz") as progress:
-            campaign.watch = _Watch(options.state, progress)
+            campaign.watch = _Watch(options, progress)
             campaign.run()
             found = [_smaller(f, setting, progress) for f in campaign.found.values()]
     finally:
@@ -80,6 +83,9 @@ def _parser() -> arguments.Parser:
     group.add_argument("--examples", type=_count, metavar="N", help=f"so many trials (default {EXAMPLES})")
     group.add_argument("--time", type=_seconds, metavar="60s", help="for so long: 90, 60s, 10m, 2h")
     group.add_argument("--failures", type=_count, default=1, metavar="N", help="stop at so many kinds of failure")
+    group.add_argument(
+        "--each", type=_seconds, default=60.0, metavar="60s", help="what takes longer is a failure (60s)"
+    )
     group.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes")
     group = parser.add_argument_group("what")
     group.add_argument("--shapes", choices=SHAPES, default="edge", help="the extents that are drawn (default edge)")
@@ -107,6 +113,12 @@ def _seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
+def _device(backend: str) -> str:
+    """What the figures are of."""
+    cores = f"{os.cpu_count()} CPU cores"
+    return cores if backend == "reference" else f"{cores}, {engine.open_engine().model.name}"
+
+
 def _source(parser: arguments.Parser, options: argparse.Namespace, context: Context) -> Source:
     """What is tried. A script is checked here, so that its mistakes are told as they are by every command."""
     if options.gen:
@@ -127,19 +139,24 @@ def _source(parser: arguments.Parser, options: argparse.Namespace, context: Cont
 
 
 class _Watch:
-    """Draws the progress line, and writes the state now and then."""
+    """Draws the progress line, writes the state now and then, and keeps each kind of failure as it was found: what is killed
+    loses seconds."""
 
-    def __init__(self, state: Path | None, progress: Any) -> None:
-        self.state, self.progress = state, progress
+    def __init__(self, options: argparse.Namespace, progress: Any) -> None:
+        self.state, self.folder, self.passes, self.progress = options.state, options.save, options.passes, progress
         self.saved = 0.0
+        self.kept: set[tuple[str, str]] = set()
 
     def __call__(self, campaign: Campaign) -> None:
         rate = campaign.done / max(campaign.elapsed, 1e-9)
         self.progress(campaign.fraction, f"fuzz: {campaign.done} programs, {significant(rate)}/s, seed {campaign.seed}")
         if self.state is not None and campaign.elapsed - self.saved > SAVING:
             self.saved = campaign.elapsed
-            figures = campaign.figures
-            save_figures(self.state, replace(figures, seconds=figures.seconds + campaign.elapsed))
+            save_figures(self.state, campaign.so_far())
+        if self.folder is not None:
+            for key in campaign.found.keys() - self.kept:
+                self.kept.add(key)
+                save(campaign.found[key], self.folder / WHOLE, self.passes)
 
 
 def _smaller(failure: Failure, setting: Setting, progress: Any) -> Failure:
@@ -210,12 +227,13 @@ def _summary(campaign: Campaign, options: argparse.Namespace, context: Context) 
         lines.append(f"{figures.skipped} were skipped: no data that the requirements allow was drawn")
     kinds = len(campaign.found)
     lines.append(f"{kinds} kind{'s' * (kinds != 1)} of failure" if kinds else "everything agrees")
+    lines += [f"{n} ran on {name} too" for name, n in sorted(figures.ran.items())]
     for line in (*coverage_table(figures.reached, options.uncovered), "", *lines) if options.gen else lines:
         terminal.result(line)
     terminal.record({
         "kind": "fuzz", "programs": figures.programs, "seconds": figures.seconds, "seed": options.seed,
         "elements": figures.elements, "undecided": figures.undecided, "skipped": figures.skipped,
-        "failures": kinds, "coverage": {k: reached(figures.reached, k) for k in KINDS},
+        "failures": kinds, "ran": dict(figures.ran), "coverage": {k: reached(figures.reached, k) for k in KINDS},
         "uncovered": {k: missing(figures.reached, k) for k in KINDS} if options.gen else {},
     })  # fmt: skip
 

@@ -12,13 +12,17 @@ from loopfuse.cli.frame import Context
 from loopfuse.diag import Source, UserError, error
 from loopfuse.files import Place
 from loopfuse.frontend.typed import TypedProgram
+from loopfuse.outside import MOST_TEXT
 
 
 def read_script(name: str) -> Source:
     """The script in a file, or with `-` on stdin. Raises `UserError` where there is none."""
     if name == "-":
         try:
-            return Source("<stdin>", sys.stdin.buffer.read().decode("utf-8-sig"))
+            data = sys.stdin.buffer.read(MOST_TEXT + 1)
+            if len(data) > MOST_TEXT:
+                raise UserError(error("LF0510", f"stdin holds more than {MOST_TEXT >> 20} MiB, which is no script"))
+            return Source("<stdin>", data.decode("utf-8-sig"))
         except UnicodeDecodeError as why:
             raise UserError(error("LF0511", f"stdin is not a text in UTF-8 (byte {why.start})")) from why
     return driver.read_source(Path(name))

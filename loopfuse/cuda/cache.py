@@ -24,9 +24,11 @@ from loopfuse.cuda.version import FORMAT, kernel_key
 from loopfuse.diag import Source
 from loopfuse.emit.code import Code
 from loopfuse.frontend.lalr import cache_folder
+from loopfuse.keeping import keep_few
 
 Kind = Literal["kernel", "program"]
 _IN_MEMORY = 512  # kernels, and programs
+_MOST = 1e11  # of a number of an entry: 3000 years in seconds
 _SWEEP = 86400.0  # seconds between two looks at the size of everything
 _APART = ("cubin", "cached", "key")  # fields of a Binary that do not stand in its JSON
 
@@ -81,7 +83,7 @@ class Cache:
                    about: Mapping[str, Any] | None = None) -> None:  # fmt: skip
         """Keep a binary. `about` is told again by `explain`: the plan, remarks."""
         key = binary.key or kernel_key(source, arch, options, fingerprint())
-        _keep(self.binaries, key, replace(binary, key=key, cached=True))
+        keep_few(self.binaries, key, replace(binary, key=key, cached=True), _IN_MEMORY)
         if "kernel" in self.folders:
             said = {k: v for k, v in _fields(binary).items() if k not in _APART}
             record = {**_stamp("kernel"), "options": asdict(options), **said, **(about or {})}
@@ -96,7 +98,7 @@ class Cache:
         names = {f.name for f in fields(Binary)} - set(_APART)
         made = Binary(cubin=cubin, cached=True, key=key, **{k: v for k, v in about.items() if k in names})
         made = replace(made, warnings=tuple(made.warnings))
-        _keep(self.binaries, key, made)
+        keep_few(self.binaries, key, made, _IN_MEMORY)
         return made
 
     # -- programs -----------------------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ class Cache:
             stored = Stored(from_plain(about["code"], sources), tuple(binaries), about["notes"])
         except ValueError:
             return None
-        _keep(self.programs, key, stored)
+        keep_few(self.programs, key, stored, _IN_MEMORY)
         return stored
 
     def put_program(
@@ -126,7 +128,7 @@ class Cache:
     ) -> None:
         """Keep a program whose kernels are kept already. `notes` is whatever JSON can hold that a hit should have."""
         stored = Stored(code, tuple(replace(b, cached=True) for b in binaries), dict(notes or {}))
-        _keep(self.programs, key, stored)
+        keep_few(self.programs, key, stored, _IN_MEMORY)
         if "program" in self.folders:
             record = {
                 **_stamp("program"), "name": code.name, "arch": binaries[0].arch if binaries else "",
@@ -139,7 +141,7 @@ class Cache:
     def entries(self) -> list[Entry]:
         """What is on disk, the latest used first."""
         found = [
-            Entry(kind, item.key, folder.about(item.key), item.bytes, item.used)
+            Entry(kind, item.key, _sound(kind, folder.about(item.key)), item.bytes, item.used)
             for kind, folder in self.folders.items()
             for item in folder.items()
         ]
@@ -148,7 +150,7 @@ class Cache:
     def explain(self, key: str) -> str:
         """What an entry is, when it was made, and by which compiler; "" where there is none of this key."""
         for kind, folder in self.folders.items():
-            if about := folder.about(key):
+            if (about := folder.about(key)) and is_sound(kind, about):
                 return _kernel_story(about) if kind == "kernel" else _program_story(about)
         return ""
 
@@ -169,7 +171,7 @@ class Cache:
     def _read(self, kind: Kind, key: str) -> tuple[dict[str, Any], bytes] | None:
         folder = self.folders.get(kind)
         found = folder.read(key) if folder else None
-        if folder and found and (found[0].get("format"), found[0].get("kind")) == (FORMAT, kind):
+        if folder and found and is_sound(kind, found[0]):
             folder.used(key)
             return found
         return None
@@ -205,10 +207,30 @@ def open_cache(where: Path | str | bool | None = None) -> Cache:
     return _OPEN.get(folder) or _OPEN.setdefault(folder, Cache(folder))
 
 
-def _keep(memory: dict[str, Any], key: str, value: object) -> None:
-    memory[key] = value
-    if len(memory) > _IN_MEMORY:
-        memory.pop(next(iter(memory)), None)
+# The fields of an entry that are relied upon. What has others is of another version, or damaged before it was sealed.
+_NUMBER = (int, float)
+_SHAPES: dict[Kind, dict[str, type | tuple[type, ...]]] = {
+    "kernel": {"made": _NUMBER, "name": str, "arch": str, "compiler": str, "log": str, "seconds": _NUMBER, "warnings": list,
+               "registers": int, "spill_stores": int, "spill_loads": int, "stack": int, "constant": int, "options": dict},
+    "program": {"made": _NUMBER, "name": str, "arch": str, "kernels": list, "notes": dict, "code": dict},
+}  # fmt: skip
+
+
+def is_sound(kind: Kind, about: Mapping[str, Any]) -> bool:
+    """Whether what an entry says of itself is what this version of the package writes."""
+    if (about.get("format"), about.get("kind")) != (FORMAT, kind):
+        return False
+    if not all(isinstance(about.get(name), types) for name, types in _SHAPES[kind].items()):
+        return False
+    numbers = (v for v in about.values() if isinstance(v, _NUMBER))
+    keys, words = about.get("kernels", []), about.get("warnings", [])
+    known = {f.name for f in fields(Options)}
+    return (all(abs(v) < _MOST for v in numbers) and all(isinstance(w, str) for w in (*keys, *words))
+            and all(k.isalnum() for k in keys) and known == about.get("options", dict.fromkeys(known)).keys())  # fmt: skip
+
+
+def _sound(kind: Kind, about: dict[str, Any] | None) -> dict[str, Any] | None:
+    return about if about is not None and is_sound(kind, about) else None
 
 
 def _fields(binary: Binary) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from loopfuse.emit.code import (
     TileMap,
     Tiling,
 )
+from loopfuse.outside import read_json
 from loopfuse.sizes import Atom, Poly, Quot
 
 _KINDS: dict[str, Any] = {
@@ -43,7 +44,7 @@ def to_json(code: Code) -> str:
 
 def from_json(text: str, sources: Iterable[Source] = ()) -> Code:
     """The `Code` of a text that `to_json` made. Raises ValueError for another text."""
-    return from_plain(json.loads(text), sources)
+    return from_plain(read_json(text), sources)
 
 
 def to_plain(code: Code) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def from_plain(plain: object, sources: Iterable[Source] = ()) -> Code:
     """The `Code` that `to_plain` made into `plain`. Raises ValueError for anything else."""
     try:
         found = _Reader({s.name: s for s in sources}).value(plain)
-    except (KeyError, TypeError, AttributeError, RecursionError) as why:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as why:
         raise ValueError(f"this is no record of a program: {why!r}") from why
     if not isinstance(found, Code):
         raise ValueError("this is the record of something else than a program")

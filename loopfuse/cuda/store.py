@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loopfuse.outside import is_private, read_json, read_private
+
 MOST_BYTES = 1 << 30
+MOST_OF_FILE = 1 << 28
 TEMPORARY = ".new-"
 _ABANDONED = 3600.0  # seconds after which a temporary file has no writer any more
 _FRESH = 3600.0  # seconds for which a use need not be noted again
 _HEAD = '{"checksum":"'
-_UNIX = hasattr(os, "geteuid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class Folder:
                 told = os.lstat(self.path)
             except OSError:
                 return False
-            self.ours = stat.S_ISDIR(told.st_mode) and _private(told)
+            self.ours = stat.S_ISDIR(told.st_mode) and is_private(told)
             if not self.ours:
                 self.problem = f"{self.path} belongs to someone else, or others may write to it"
         return self.ours
@@ -144,22 +146,7 @@ class Folder:
 
     def _bytes(self, name: str) -> bytes | None:
         """A file's bytes, if it is a plain file of ours that no one else may write."""
-        try:
-            handle = os.open(self.path / name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-        except OSError:
-            return None
-        try:
-            told = os.fstat(handle)
-            if not stat.S_ISREG(told.st_mode) or not _private(told):
-                return None
-            parts = []
-            while part := os.read(handle, max(told.st_size, 1 << 16)):
-                parts.append(part)
-            return b"".join(parts)
-        except OSError:
-            return None
-        finally:
-            os.close(handle)
+        return read_private(self.path / name, MOST_OF_FILE)
 
     def _replace(self, name: str, data: bytes) -> None:
         handle, temporary = tempfile.mkstemp(dir=self.path, prefix=TEMPORARY)  # for its owner alone
@@ -192,10 +179,6 @@ def shrink(folders: Sequence[Folder], most: int) -> int:
     return freed
 
 
-def _private(told: os.stat_result) -> bool:
-    return not _UNIX or (told.st_uid == os.geteuid() and not told.st_mode & 0o022)
-
-
 def _sealed(about: dict[str, Any]) -> bytes:
     body = json.dumps(about, ensure_ascii=True, separators=(",", ":"))
     return f'{_HEAD}{hashlib.sha256(body.encode()).hexdigest()}",{body[1:]}'.encode()
@@ -207,5 +190,8 @@ def _opened(data: bytes) -> dict[str, Any] | None:
     body = b"{" + data[start + 66 :]
     if data[:start] != _HEAD.encode() or hashlib.sha256(body).hexdigest().encode() != data[start : start + 64]:
         return None
-    found: dict[str, Any] = json.loads(body)
+    try:
+        found: dict[str, Any] = read_json(body)
+    except ValueError:
+        return None
     return found

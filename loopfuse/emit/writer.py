@@ -20,6 +20,7 @@ from loopfuse.emit.code import FAULTS, Argument, Fault, KernelCode, Number, Para
 from loopfuse.emit.names import Names
 from loopfuse.ir import Affine, Buffer, Const, Expr, Load, Mode, Op, Ref, Select
 from loopfuse.ops import C_TYPES, MONOIDS, OPS, Numerics
+from loopfuse.outside import one_line
 from loopfuse.sizes import ONE, ZERO, Poly, Quot
 
 HALVES = (F16, BF16)
@@ -121,8 +122,7 @@ class Writer:
 
     def comment(self, text: str) -> None:
         """A comment on a line of its own; nothing in it can end it."""
-        safe = text.replace("\\", "/").replace("\n", " ").replace("\r", " ").replace("?", "¿" if "??" in text else "?")
-        self.line(f"// {safe}")
+        self.line(f"// {one_line(text)}")
 
     def trial(self, write: Callable[[], None]) -> str:
         """What `write` would write, which is not kept."""
@@ -202,7 +202,7 @@ class Writer:
         """The finished kernel. `blocks`: how many must fit on a multiprocessor; `head`: comment lines before it."""
         bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''})"
         grouped = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
-        lines = [f"// {h}" for h in head]
+        lines = [f"// {one_line(h)}" for h in head]
         lines.append(f'extern "C" __global__ void{grouped} {bounds}')
         lines.append(f"{name}({self.parameters()}) {{")
         declared = any(" lf_shared[]" in text for text in self.lines)

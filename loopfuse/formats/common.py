@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,18 @@ class BadFile(Exception):
     def __init__(self, code: str, message: str, fix: str | None = None, note: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.fix, self.note = code, message, fix, note
+
+
+_FILTERS = threading.Lock()
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Without Python's warnings. Its filters belong to the whole process: two threads that change and restore them in turn
+    would leave them changed."""
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def check_size(count: int) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import IO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from loopfuse.dtypes import BOOL, U8, U16, of_numpy
-from loopfuse.formats.common import Array, BadFile
+from loopfuse.formats.common import Array, BadFile, check_size, unheard
 
 EXTENSIONS = frozenset((".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp", ".tif", ".tiff", ".webp",
                         ".gif"))  # fmt: skip
+# Of all that Pillow reads; other kinds it gives to programs of the system.
+_READ = ("PNG", "JPEG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 _DIRECT = ("L", "LA", "RGB", "RGBA")
 _SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N")
 _WRITTEN = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".ppm": "PPM", ".pgm": "PPM", ".pbm": "PPM",
@@ -22,18 +23,32 @@ _WRITTEN = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".ppm": "PPM", ".pgm
 def read_image(file: IO[bytes]) -> Array:
     """The pixels; a palette is looked up, nothing else is converted."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
-                return _pixels(image)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as why:
-        raise BadFile("LF0518", f"has more than {Image.MAX_IMAGE_PIXELS} pixels: it may be a decompression bomb",
-                      fix="convert it to .npy first") from why  # fmt: skip
+        with unheard(), Image.open(file, formats=_READ) as image:
+            _check_pixels(image)
+            return _pixels(image)
+    except BadFile:
+        raise
+    except MemoryError as why:
+        raise BadFile("LF0509", "needs more memory than there is") from why
+    except Image.DecompressionBombError as why:
+        raise _bomb() from why
     except UnidentifiedImageError as why:
         raise BadFile("LF0511", "is not an image that Pillow knows") from why
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, MemoryError, OverflowError) as why:
+    except Exception as why:  # its readers let a broken file raise almost anything
         raise BadFile("LF0511", f"is a broken image: {why}") from why
+
+
+def _bomb() -> BadFile:
+    return BadFile("LF0518", f"has more than {Image.MAX_IMAGE_PIXELS} pixels: it may be a decompression bomb",
+                   fix="convert it to .npy first")  # fmt: skip
+
+
+def _check_pixels(image: Image.Image) -> None:
+    """Refuse an image by what its header says, before its pixels are unpacked."""
+    count = image.width * image.height
+    if Image.MAX_IMAGE_PIXELS is not None and count > Image.MAX_IMAGE_PIXELS:
+        raise _bomb()
+    check_size(count * max(len(image.getbands()), 2))
 
 
 def _pixels(image: Image.Image) -> Array:

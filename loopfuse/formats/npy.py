@@ -7,7 +7,6 @@ import io
 import lzma
 import math
 import struct
-import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from loopfuse.dtypes import BF16, DType
-from loopfuse.formats.common import Array, BadFile, check_size, choose_key
+from loopfuse.formats.common import Array, BadFile, check_size, choose_key, unheard
 
 MOST_HEADER = 64 << 10
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, ValueError, KeyError, IndexError,
@@ -38,7 +37,10 @@ def read_npy(file: IO[bytes], size: int, declared: DType) -> Array:
     if len(data) < count * dtype.itemsize:
         raise BadFile("LF0511", "is truncated")
     flat: Array = np.frombuffer(data, dtype)
-    array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    try:
+        array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    except ValueError as why:  # more axes than NumPy has, or a length past 64 bits beside one of 0
+        raise BadFile("LF0511", f"is malformed: it has no sound shape ({why})") from why
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and declared == BF16:
         return array.view(BF16.numpy)
     if not array.dtype.isnative:
@@ -64,8 +66,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]
     if len(text) < length:
         raise BadFile("LF0511", "is truncated: it ends in its header")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with unheard():
             header = ast.literal_eval(text.decode("utf-8" if magic[6] == 3 else "latin1").strip())
             shape, fortran, described = header["shape"], header["fortran_order"], header["descr"]
             dtype = np.dtype(described) if isinstance(described, str) else np.dtype(np.void)
@@ -87,6 +88,10 @@ def read_npz(path: str, key: str | None, name: str, declared: DType) -> Array:
         with zipfile.ZipFile(path) as archive:
             members = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
             member = members[choose_key(members, key, name, "arrays")]
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise BadFile(
+                    "LF0513", "is packed in a way that NumPy never does", fix="np.savez or np.savez_compressed"
+                )
             check_size(member.file_size)
             with archive.open(member) as file:
                 return read_npy(file, member.file_size, declared)

@@ -333,7 +333,7 @@ def _load(path: Path) -> Tables | None:
         return None
     try:
         return _revive(read_json(body))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, re.error):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, re.error):
         return None
 
 

@@ -24,6 +24,7 @@ from loopfuse.frontend.lexemes import (
 )
 from loopfuse.frontend.lint import expression_faults, lint, nested
 from loopfuse.frontend.syntax import Stop, explain, looks_new
+from loopfuse.keeping import keep_few
 
 MOST_NESTED = 200
 MOST_MODULES = 32  # that are kept as they were read
@@ -52,9 +53,7 @@ def parse_module(source: Source, collector: Collector) -> ast.Script:
         before = len(collector.found)
         found = parse_recovering(source, collector)
         if len(collector.found) == before:
-            _MODULES[key] = found
-            while len(_MODULES) > MOST_MODULES:
-                _MODULES.pop(next(iter(_MODULES)))
+            keep_few(_MODULES, key, found, MOST_MODULES)
     return found
 
 

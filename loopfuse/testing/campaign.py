@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from loopfuse.bind import Given
-from loopfuse.diag import UserError, error
-from loopfuse.outside import read_json
+from loopfuse.diag import CompilerError, UserError, error
+from loopfuse.outside import read_json, read_whole
 from loopfuse.testing.choices import Steered
 from loopfuse.testing.coverage import KINDS
 from loopfuse.testing.scripts import script
-from loopfuse.testing.trial import Failure, Outcome, Setting, Subject, drawn, subject, tried
+from loopfuse.testing.trial import Case, Failure, Outcome, Setting, Subject, drawn, subject, tried
+from loopfuse.testing.workers import Workers
 
 SCHEMA = 1
 MOST_COUNT = 1e18  # of anything in a state file
 BATCH_SECONDS = 2.0  # of a process, between two looks at what the others have reached
 MOST_BATCH = 64
+WAITING = 4  # seconds of the clock for one of the processor, on a busy machine, before a process is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Runs of a day on one machine, with so many processes."""
+
+    date: str
+    device: str
+    jobs: int
+    programs: int
+    seconds: float
+
+    @property
+    def pace(self) -> float:
+        """Programs a second, of each process."""
+        return self.programs / max(1e-9, self.seconds * self.jobs)
 
 
 @dataclass
 class Figures:
-    """What a campaign has seen so far. `reached` counts by the names of `coverage`."""
+    """What a campaign has seen so far. `reached` counts by the names of `coverage`, `ran` programs by the back ends that ran
+    them beside the reference."""
 
     programs: int = 0
     skipped: int = 0
@@ -40,6 +58,8 @@ class Figures:
     undecided: int = 0
     failures: int = 0
     reached: Counter[str] = field(default_factory=Counter)
+    ran: Counter[str] = field(default_factory=Counter)
+    runs: tuple[Run, ...] = ()
 
     def add(self, outcome: Outcome) -> None:
         """Count one trial."""
@@ -49,6 +69,7 @@ class Figures:
         self.undecided += outcome.undecided
         self.failures += outcome.failure is not None
         self.reached.update(outcome.reached)
+        self.ran.update(outcome.ran)
 
     @property
     def share(self) -> float:
@@ -86,28 +107,33 @@ def _subject(text: str, name: str, folder: Path | None, compiled: tuple[tuple[st
     return subject(text, name, folder, compiled=dict(compiled))
 
 
-def trials(batch: Batch) -> Iterator[Outcome]:
-    """The trials of a batch; none is begun after its end."""
+def trials(batch: Batch, begun: Callable[[str], None] = lambda text: None) -> Iterator[Outcome]:
+    """The trials of a batch; none is begun after its end. `begun` is told the text of each before it runs."""
     source = batch.source
     reached = Counter(batch.reached)
     for number in range(batch.start, batch.start + batch.count):
         if time.time() > batch.end:
             return
         choices = Steered(Random(f"{batch.seed}:{number}"), reached)
-        if source.text is None:
-            text = script(choices, source.statements)
-            written = Counter({name: 1 for name in choices.chosen if name.partition(" ")[0] not in KINDS})
-            outcome = tried(text, choices, batch.setting)
-            outcome.reached += written  # forms of the text are reached by being written, the rest by what ran
-        else:
-            made = _subject(source.text, source.name, source.folder, tuple(source.compiled.items()))
-            outcome = drawn(replace(made, given=source.given), choices, batch.setting)
+        text = script(choices, source.statements) if source.text is None else source.text
+        begun(text)
+        try:
+            outcome = _trial(text, source, choices, batch.setting)
+        except Exception as why:  # whatever it is, the campaign goes on
+            stage = why.stage if isinstance(why, CompilerError) else "trial"
+            outcome = Outcome(Failure("crash", stage, f"{type(why).__name__}: {why}", Case(text)))
         reached.update(outcome.reached)
         yield outcome
 
 
-def _finished(batch: Batch) -> list[Outcome]:
-    return list(trials(batch))
+def _trial(text: str, source: Source, choices: Steered, setting: Setting) -> Outcome:
+    if source.text is None:
+        written = Counter({name: 1 for name in choices.chosen if name.partition(" ")[0] not in KINDS})
+        outcome = tried(text, choices, setting)
+        outcome.reached += written  # forms of the text are reached by being written, the rest by what ran
+        return outcome
+    made = _subject(text, source.name, source.folder, tuple(source.compiled.items()))
+    return drawn(replace(made, given=source.given), choices, setting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +146,15 @@ class Limits:
 
 
 class Campaign:
-    """Runs trials and adds up their figures. `watch` is told after each."""
+    """Runs trials and adds up their figures. `watch` is told after each. `device` is what the figures are said to be of."""
 
     def __init__(self, source: Source, setting: Setting, seed: int, limits: Limits, jobs: int = 1,
-                 figures: Figures | None = None, watch: Callable[[Campaign], None] | None = None) -> None:  # fmt: skip
+                 figures: Figures | None = None, watch: Callable[[Campaign], None] | None = None,
+                 device: str = "") -> None:  # fmt: skip
         self.source, self.setting, self.seed, self.limits, self.jobs = source, setting, seed, limits, jobs
         self.figures = figures or Figures()
         self.before = self.figures.programs
+        self.device = device
         self.watch = watch
         self.found: dict[tuple[str, str], Failure] = {}
         self.start = time.monotonic()
@@ -157,8 +185,20 @@ class Campaign:
             else:
                 self._together()
         finally:
-            self.figures.seconds += self.elapsed
+            self.figures = self.so_far()
         return self.figures
+
+    def so_far(self) -> Figures:
+        """The figures with the time and the machine of this run, as they stand."""
+        elapsed = self.elapsed
+        row = Run(datetime.now(UTC).date().isoformat(), self.device, self.jobs, self.done, elapsed)
+        *earlier, last = self.figures.runs or (None,)
+        if last is not None and (last.date, last.device, last.jobs) == (row.date, row.device, row.jobs):
+            row = replace(row, programs=last.programs + row.programs, seconds=last.seconds + row.seconds)
+            runs = (*earlier, row)
+        else:
+            runs = (*self.figures.runs, row)
+        return replace(self.figures, seconds=self.figures.seconds + elapsed, runs=runs)
 
     def _take(self, outcome: Outcome) -> None:
         self.figures.add(outcome)
@@ -193,19 +233,17 @@ class Campaign:
 
     def _together(self) -> None:
         given = 0
-        waiting: set[Future[list[Outcome]]] = set()
-        with ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn")) as pool:
-            while True:
-                while len(waiting) < self.jobs and (most := self._left(given)):
-                    batch = self._batch(given, most)
-                    given += batch.count
-                    waiting.add(pool.submit(_finished, batch))
-                if not waiting:
-                    return
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    for outcome in future.result():
-                        self._take(outcome)
+
+        def batches() -> Batch | None:
+            nonlocal given
+            if not (most := self._left(given)):
+                return None
+            batch = self._batch(given, most)
+            given += batch.count
+            return batch
+
+        for outcome in Workers(self.jobs, trials, WAITING * self.setting.seconds).run(batches):
+            self._take(outcome)
 
 
 # -- figures as a file ------------------------------------------------------------------------------------------------
@@ -214,7 +252,7 @@ class Campaign:
 def load_figures(path: Path) -> Figures:
     """The figures of a state file; none where there is no file. Raises `UserError` LF0511 for a file of another kind."""
     try:
-        record = read_json(path.read_bytes())
+        record = read_json(read_whole(path))
         if record.get("schema") != SCHEMA:
             raise ValueError("schema")
         numbers = {
@@ -222,7 +260,8 @@ def load_figures(path: Path) -> Figures:
         }
         if not all(isinstance(n, int | float) and 0 <= n < MOST_COUNT for n in numbers.values()):
             raise ValueError("counts")
-        return Figures(**numbers, reached=Counter({str(k): int(v) for k, v in record["reached"].items()}))
+        return Figures(**numbers, reached=_counts(record["reached"]), ran=_counts(record["ran"]),
+                       runs=tuple(_run(r) for r in record["runs"]))  # fmt: skip
     except FileNotFoundError:
         return Figures()
     except OSError as why:
@@ -231,9 +270,23 @@ def load_figures(path: Path) -> Figures:
         raise UserError(error("LF0511", f"`{path}` is not a state of `loopfuse fuzz`")) from why
 
 
+def _counts(found: Mapping[str, Any]) -> Counter[str]:
+    return Counter({str(k): int(v) for k, v in found.items()})
+
+
+def _run(found: Mapping[str, Any]) -> Run:
+    run = Run(
+        str(found["date"]), str(found["device"]), int(found["jobs"]), int(found["programs"]), float(found["seconds"])
+    )
+    if not all(0 <= n < MOST_COUNT for n in (run.jobs, run.programs, run.seconds)):
+        raise ValueError("counts of a run")
+    return run
+
+
 def save_figures(path: Path, figures: Figures) -> None:
     """Write a state file, whole or not at all. Raises `UserError` LF0515."""
-    record: dict[str, Any] = {"schema": SCHEMA, **asdict(figures), "reached": dict(sorted(figures.reached.items()))}
+    record: dict[str, Any] = {"schema": SCHEMA, **vars(figures), "reached": dict(sorted(figures.reached.items())),
+                              "ran": dict(figures.ran), "runs": [asdict(r) for r in figures.runs]}  # fmt: skip
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

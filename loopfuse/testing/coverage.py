@@ -15,6 +15,7 @@ from loopfuse.passes.peephole import specs as strength
 from loopfuse.passes.simplify import specs as simplifications
 from loopfuse.rewrite import exprs, subexprs, walk_program
 from loopfuse.schedule import SCHEDULES
+from loopfuse.testing.unreachable import UNREACHABLE
 from loopfuse.views.tables import table
 
 KINDS = ("pass", "rule", "schedule", "op", "fold")
@@ -69,7 +70,12 @@ def universe() -> Mapping[str, frozenset[str]]:
         "rule": frozenset(f"rule {name}" for name in rules),
         "schedule": frozenset(f"schedule {name}" for name in SCHEDULES),
         "op": frozenset(_operations()),
-        "fold": frozenset(f"fold {m.name} {d}" for m in MONOIDS.values() for d in DTYPES.values() if d.kind in m.kinds),
+        "fold": frozenset(
+            f"fold {m.name} {d}"
+            for m in MONOIDS.values()
+            for d in DTYPES.values()
+            if d.kind in m.kinds and d.kind in OPS[m.op].kinds
+        ),
     }
 
 
@@ -87,18 +93,23 @@ def _operations() -> Iterable[str]:
 
 
 def reached(counts: Mapping[str, int], kind: str) -> tuple[int, int]:
-    """How many of a kind were reached, and of how many."""
-    every = universe()[kind]
+    """How many of a kind were reached, and of how many that can be."""
+    every = universe()[kind] - UNREACHABLE.keys()
     return sum(counts.get(name, 0) > 0 for name in every), len(every)
 
 
 def missing(counts: Mapping[str, int], kind: str) -> list[str]:
-    """What of a kind was not reached."""
-    return sorted(name.partition(" ")[2] for name in universe()[kind] if not counts.get(name, 0))
+    """What of a kind was not reached, and is not known to be unreachable."""
+    return sorted(name.partition(" ")[2] for name in universe()[kind] - UNREACHABLE.keys() if not counts.get(name, 0))
+
+
+def unreachable(kind: str) -> dict[str, str]:
+    """What of a kind no script reaches, and why."""
+    return {name.partition(" ")[2]: why for name, why in UNREACHABLE.items() if name.partition(" ")[0] == kind}
 
 
 def coverage_table(counts: Mapping[str, int], whole: bool = False) -> list[str]:
-    """A line a kind: how many were reached, and which were not (`whole`: all of them)."""
+    """A line a kind: how many were reached, and which were not (`whole`: all of them). What is unreachable is left out."""
     rows = []
     for kind in KINDS:
         some, every = reached(counts, kind)

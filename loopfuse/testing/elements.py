@@ -10,6 +10,7 @@ from loopfuse.oprow import OpRow
 from loopfuse.ops import MONOIDS, OPS
 from loopfuse.testing.page import FLOATS, INDICES, INTS, Array, Page, Scope, Shape, bare, stands_alone
 from loopfuse.testing.templates import Templates
+from loopfuse.testing.unreachable import UNREACHABLE
 
 VIEWS = ("edge", "wrap", "reflect", "symmetric", "constant")
 POSITIVE = frozenset({"sqrt", "rsqrt", "log", "log2", "log10", "pow"})
@@ -212,7 +213,7 @@ class Elements(Page):
 
     def template(self, dtype: str, leaf: Callable[[str], str]) -> str:
         """The left side of a rule of the passes."""
-        rules = Templates.of(dtype)
+        rules = {name: made for name, made in Templates.of(dtype).items() if name not in UNREACHABLE}
         name, text = self.choices.favour(rules)(self.choices, leaf)
         return text if name else leaf(dtype)
 

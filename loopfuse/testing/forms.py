@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loopfuse.dtypes import DTYPES
+from loopfuse.ops import MONOIDS, OPS
 from loopfuse.testing.elements import REDUCTIONS
-from loopfuse.testing.page import FLOATS, INDICES, INTS, Scope, Shape, bare
-from loopfuse.testing.wholes import CUMULATIVE, Wholes
+from loopfuse.testing.page import FLOATS, INDICES, Scope, Shape, bare
+from loopfuse.testing.wanted import Wanted
+from loopfuse.testing.wholes import CUMULATIVE
 
 UPDATES = {"+=": "0", "max=": "", "min=": "", "*=": "1", "|=": "0", "&=": "", "^=": "0"}
 
 
-class Forms(Wholes):
+class Forms(Wanted):
     """Statements."""
 
     def scope_of(self, shape: Shape) -> Scope:
@@ -216,11 +218,19 @@ class Forms(Wholes):
 
     # -- order and state ----------------------------------------------------------------------------------------------
 
+    def updates(self) -> dict[str, tuple[str, str]]:
+        """How a scatter may combine elements of which type, by the reductions that coverage counts."""
+        found = {}
+        for m in MONOIDS.values():
+            for dtype in DTYPES.values():
+                if m.update is not None and {dtype.kind} <= {*m.kinds} & {*OPS[m.op].kinds}:
+                    accumulator = m.accumulator(dtype) if dtype.is_float else dtype
+                    found[f"fold {m.name} {accumulator}"] = m.update, dtype.name
+        return found
+
     def form_scatter(self) -> None:
         """An accumulation at places that are read from data."""
-        updates = {f"update {u}": u for u in UPDATES}
-        update = self.choices.favour(updates)
-        dtype = self.some_dtype((*INTS, "bool") if update in ("|=", "&=", "^=") else (*FLOATS, *INTS))
+        update, dtype = self.choices.favour(self.updates())
         rows, bins = self.dim(), self.choices.pick((self.dim(), "4"))
         index = self.indices_below(bins, (rows,))
         scope: Scope = {"i": rows}

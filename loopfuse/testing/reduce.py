@@ -55,7 +55,7 @@ class Reducer:
 
     def run(self) -> Failure:
         """The smallest failure that was found."""
-        if self.failure.what == "refused":
+        if self.failure.what in ("refused", "hang"):  # nothing was run, or each try would take the whole time
             return self.failure
         if self.try_case(self.case) is False:
             return self.failure  # it does not happen again: nothing is to be learnt from changing it

@@ -13,7 +13,7 @@ from loopfuse.diag import UserError, error
 from loopfuse.dtypes import DTYPES, of_numpy
 from loopfuse.files import Place, load, save_all
 from loopfuse.generate import Array
-from loopfuse.outside import read_json
+from loopfuse.outside import read_json, read_whole
 from loopfuse.testing.trial import Case, Failure
 
 SCHEMA = 1
@@ -54,10 +54,10 @@ def load_case(path: Path) -> tuple[Case, str, str]:
     Raises `UserError` LF0510 or LF0511 where the file is absent, or not one that `save` wrote.
     """
     try:
-        record = read_json(path.read_bytes())
+        record = read_json(read_whole(path))
         if Path(record["script"]).name != record["script"]:
             raise ValueError("the script stands beside the record")
-        text = (path.parent / record["script"]).read_text(encoding="utf-8")
+        text = read_whole(path.parent / record["script"]).decode("utf-8")
         data = path.with_suffix(".safetensors")
         arrays: dict[str, Array] = {}
         for n, d in record["inputs"].items():

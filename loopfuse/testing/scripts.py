@@ -16,7 +16,7 @@ OPERATIONS = 14  # of a script, about
 @cache
 def forms() -> dict[str, str]:
     """The statements by the names that coverage counts: the methods of `Forms`."""
-    return {f"form {name[5:]}": name for name in vars(Forms) if name.startswith("form_")}
+    return {f"form {name[5:]}": name for part in Forms.__mro__ for name in vars(part) if name.startswith("form_")}
 
 
 def script(choices: Choices, most: int = 6) -> str:

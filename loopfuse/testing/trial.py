@@ -21,21 +21,24 @@ from loopfuse.printer import print_program
 from loopfuse.testing import data
 from loopfuse.testing.choices import Choices
 from loopfuse.testing.coverage import RULE_PASSES, of_program, of_stages
+from loopfuse.testing.limit import TooLong, limited
 
 MEMORY = 1 << 28
 LARGE = (1024, 65536, 128)
+VARIED = (64, 1024, 128, 4096, 65536)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """How programs are run: the passes, the extents that are drawn, and back ends beside the reference interpreter, by
     name. `contracts`: a check that fails and an access that leaves its array are failures, as they are of a script that
-    somebody wrote."""
+    somebody wrote. `seconds`: how long the compiler, and then the runs of a program, may take."""
 
     passes: str = "default"
     shapes: str = "edge"
     runners: Mapping[str, Runner] = field(default_factory=dict)
     contracts: bool = True
+    seconds: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ class Case:
 @dataclass(frozen=True)
 class Failure:
     """What was found. `what` is `refused` (the checker refuses a generated script), `crash` (our own error), `pass`
-    (results differ after a pass, or on a back end named by `where`), `check` (a `check` does not hold) or `outside` (an
-    access leaves its array). `where` is the stage. `case` shows it."""
+    (results differ after a pass, or on a back end named by `where`), `hang` (it does not end), `check` (a `check` does not
+    hold) or `outside` (an access leaves its array). `where` is the stage. `case` shows it."""
 
     what: str
     where: str
@@ -73,14 +76,20 @@ class Failure:
     @property
     def title(self) -> str:
         """In a sentence."""
-        stage = {"pass": f"after {self.where}", "crash": f"in {self.where}"}.get(self.what, self.where)
-        return f"{stage}: {self.problem}" if stage else self.problem
+        stage = {"pass": f"after {self.where}", "crash": f"in {self.where}", "hang": f"in {self.where}"}
+        where = stage.get(self.what, self.where)
+        return f"{where}: {self.problem}" if where else self.problem
+
+    @property
+    def taints(self) -> bool:
+        """Whether what the process runs afterwards may be wrong for this reason alone."""
+        return self.what == "hang" or (self.what == "pass" and self.where in driver.BACKENDS)
 
 
 @dataclass
 class Outcome:
     """What a trial gave: a failure or None, what was reached, elements compared and those undecided, seconds. `skipped`
-    says why nothing ran."""
+    says why nothing ran, `ran` which back ends beside the reference did, `stage` where it is."""
 
     failure: Failure | None = None
     reached: Counter[str] = field(default_factory=Counter)
@@ -88,6 +97,8 @@ class Outcome:
     undecided: int = 0
     seconds: float = 0.0
     skipped: str = ""
+    ran: tuple[str, ...] = ()
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +123,28 @@ def subject(text: str, name: str = "script.lf", folder: Path | None = None, give
 def tried(text: str, choices: Choices, setting: Setting) -> Outcome:
     """A trial of a generated script: it must compile, and it runs on data that is drawn."""
     start = time.perf_counter()
-    case = Case(text)
-    try:
-        made = subject(text)
-    except UserError as why:
-        message = f"{why.diagnostics[0].code}: {why.diagnostics[0].message}"
-        return Outcome(Failure("refused", "check", message, case), seconds=time.perf_counter() - start)
-    except CompilerError as why:
-        return Outcome(Failure("crash", why.stage, why.message, case), seconds=time.perf_counter() - start)
-    outcome = drawn(made, choices, setting)
+    made = _compiled(Case(text), setting)
+    outcome = Outcome(made) if isinstance(made, Failure) else drawn(made, choices, setting)
     outcome.seconds = time.perf_counter() - start
     return outcome
+
+
+def _compiled(case: Case, setting: Setting) -> Subject | Failure:
+    """The script of a case, or why it is none."""
+    try:
+        with limited(setting.seconds):
+            return subject(case.text, case.name, case.folder, compiled=case.compiled)
+    except TooLong:
+        return Failure("hang", "check", _late(setting), case)
+    except UserError as why:
+        diagnostic = why.diagnostics[0]
+        return Failure("refused", "check", f"{diagnostic.code}: {diagnostic.message}", case)
+    except CompilerError as why:
+        return Failure("crash", why.stage, why.message, case)
+
+
+def _late(setting: Setting) -> str:
+    return f"it did not end within {setting.seconds:g} s"
 
 
 def drawn(made: Subject, choices: Choices, setting: Setting) -> Outcome:
@@ -144,9 +166,10 @@ def _costed(bound: Bound, made: Subject, choices: Choices) -> Mapping[str, int] 
         return bound.sizes
     if how == 4:
         return None
-    large = choices.pick(LARGE)
     open_ = [s.id for s in made.checked.typed.sizes if s.origin == "shape"]
-    return {**bound.sizes, **dict.fromkeys(open_, large)}
+    if how < 8:
+        return {**bound.sizes, **dict.fromkeys(open_, choices.pick(LARGE))}
+    return {**bound.sizes, **{name: choices.pick(VARIED) for name in open_}}
 
 
 def case_of(made: Subject, draw: Draw, costed: Mapping[str, int] | None) -> Case:
@@ -163,26 +186,34 @@ def case_of(made: Subject, draw: Draw, costed: Mapping[str, int] | None) -> Case
 
 def run(made: Subject, draw: Draw, costed: Mapping[str, int] | None, setting: Setting) -> Outcome:
     """Every pass and back end on a set of data. The first failure ends the trial."""
-    outcome = Outcome(reached=of_program(made.lowered.program))
+    outcome = Outcome(reached=of_program(made.lowered.program), stage="reference")
     case = case_of(made, draw, costed)
+    try:
+        with limited(setting.seconds):
+            found = _ran(made, draw, costed, setting, outcome)
+    except TooLong:
+        found = ("hang", outcome.stage, _late(setting))
+    except CompilerError as why:
+        found = ("crash", why.stage, why.message)
+    if found is not None:
+        outcome.failure = Failure(*found, case)
+    return outcome
 
-    def failed(what: str, where: str, problem: str) -> Outcome:
-        outcome.failure = Failure(what, where, problem, case)
-        return outcome
 
+def _ran(made: Subject, draw: Draw, costed: Mapping[str, int] | None, setting: Setting,
+         outcome: Outcome) -> tuple[str, str, str] | None:  # fmt: skip
+    """What is wrong, where, and how it shows; None where nothing is."""
     try:
         with driver.guard("reference", lambda: print_program(made.lowered.program)):
             jury = Jury(made.lowered.program, (draw,), MEMORY)
-    except CompilerError as why:
-        return failed("crash", why.stage, why.message)
     except UserError:
         outcome.skipped = "it needs more memory than trials may use"
-        return outcome
+        return None
     problem = _by_the_script(made, draw, jury) if setting.contracts else None
     if problem is not None:
-        return failed(*problem)
+        return problem
     where, message = _after_passes(made, jury, costed, setting, outcome)
-    return failed("pass", where, message) if message else outcome
+    return ("pass", where, message) if message else None
 
 
 def _by_the_script(made: Subject, draw: Draw, jury: Jury) -> tuple[str, str, str] | None:
@@ -213,6 +244,7 @@ def _after_passes(made: Subject, jury: Jury, costed: Mapping[str, int] | None, s
     program, results = made.lowered.program, jury.results
     stages = []
     for p in selection(setting.passes):
+        outcome.stage = p.name
         row, results = attempt(p, program, options, jury, results)
         outcome.elements = max(outcome.elements, row.verdict.elements)
         outcome.undecided = max(outcome.undecided, row.verdict.undecided)
@@ -222,7 +254,13 @@ def _after_passes(made: Subject, jury: Jury, costed: Mapping[str, int] | None, s
         program = row.stage.program
     outcome.reached += of_stages(stages, steps) + (of_program(program) - of_program(made.lowered.program))
     for name, runner in setting.runners.items():
-        verdict, _ = jury.judges[0].judge_elsewhere(program, runner, results[0])
+        outcome.stage = name
+        try:
+            verdict, _ = jury.judges[0].judge_elsewhere(program, runner, results[0])
+        except UserError as why:  # what the compiled program needs, this machine has not
+            outcome.skipped = f"{name}: {why.diagnostics[0].message}"
+            continue
+        outcome.ran += (name,)
         outcome.undecided = max(outcome.undecided, verdict.undecided)
         if verdict.problem:
             return name, verdict.problem
@@ -231,19 +269,19 @@ def _after_passes(made: Subject, jury: Jury, costed: Mapping[str, int] | None, s
 
 def again(case: Case, setting: Setting) -> Outcome:
     """The trial of a case, once more or of one that was changed: sizes as far as its arrays do not settle them."""
+    made = _compiled(case, setting)
+    if isinstance(made, Failure):
+        return Outcome(made)
+    typed = made.checked.typed
+    arrays = {i.name: case.arrays[i.name] for i in typed.inputs if i.name in case.arrays}
+    params = {p.name: case.params[p.name] for p in typed.params if p.name in case.params}
+    shape = {s.id for s in typed.sizes if s.origin == "shape"}
+    dims = {n: v for n, v in case.sizes.items() if n in shape}
     try:
-        made = subject(case.text, case.name, case.folder, compiled=case.compiled)
-        typed = made.checked.typed
-        arrays = {i.name: case.arrays[i.name] for i in typed.inputs if i.name in case.arrays}
-        params = {p.name: case.params[p.name] for p in typed.params if p.name in case.params}
-        shape = {s.id for s in typed.sizes if s.origin == "shape"}
-        dims = {n: v for n, v in case.sizes.items() if n in shape}
         bound = driver.bind_program(typed, Given(arrays, params, dims, limit=MEMORY, fill=not case.arrays))
     except UserError as why:
         diagnostic = why.diagnostics[0]
         return Outcome(Failure("refused", "check", f"{diagnostic.code}: {diagnostic.message}", case))
-    except CompilerError as why:
-        return Outcome(Failure("crash", why.stage, why.message, case))
     costed = None if case.costed is None else {n: v for n, v in case.costed.items() if n in bound.sizes} | {
         n: v for n, v in bound.sizes.items() if n not in case.costed
     }  # fmt: skip

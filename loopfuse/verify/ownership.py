@@ -65,7 +65,9 @@ def covered(memory: Memory) -> Iterator[Problem]:
         known = [c for c in counts if c is not None]
         if len(known) == len(counts):
             missing = prod(buffer.shape, start=ONE) - sum(known, ZERO)
-            if not (missing.is_const and missing.constant == 0) and not memory.base.zero(missing):
+            if not (missing.is_const and missing.constant == 0) and not memory.base.zero(
+                _without_empty(memory, missing)
+            ):
                 yield f"`{buffer.id}` has {missing} more elements than are stored", stores[0].site
             continue
         for axis, extent in enumerate(buffer.shape):
@@ -74,6 +76,12 @@ def covered(memory: Memory) -> Iterator[Problem]:
                 yield f"no store reaches the first element of axis {axis} of `{buffer.id}`", stores[0].site
             if all(high is not None and memory.nonneg(extent - 2 - high) for _, high in hulls):
                 yield f"no store reaches the last element of axis {axis} of `{buffer.id}`", stores[0].site
+
+
+def _without_empty(memory: Memory, poly: Poly) -> Poly:
+    """The polynomial with 0 for the sizes that the requirements leave no other value: then no element is there at all."""
+    empty = [n for n in poly.names if memory.nonneg(-Poly.of(n)) and memory.nonneg(Poly.of(n))]
+    return poly.subs(dict.fromkeys(empty, ZERO))
 
 
 def _count(memory: Memory, store: Access) -> Poly | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from loopfuse.decisions import Decision
 from loopfuse.diag import UserError, error
+from loopfuse.outside import read_toml, write_toml_string
 
 Verdict = Literal["fuse", "nofuse"]
 Verdicts = dict[tuple[frozenset[str], frozenset[str]], Verdict]
@@ -32,14 +31,14 @@ def write(found: Iterable[Decision]) -> str:
 
 
 def _names(group: Iterable[str]) -> str:
-    return f"[{', '.join(json.dumps(name, ensure_ascii=False) for name in group)}]"
+    return f"[{', '.join(write_toml_string(name) for name in group)}]"
 
 
 def read(text: str, name: str) -> Verdicts:
     """The verdicts of a file. Raises `UserError` LF0622 that says which entry is wrong."""
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as why:
+        table = read_toml(text)
+    except ValueError as why:
         raise UserError(error("LF0622", f"`{name}` is not TOML: {why}")) from None
     unknown = table.keys() - {"decision"}
     entries = table.get("decision", [])

@@ -49,6 +49,13 @@ def shared(count: int) -> str:
                       f"output y = t{count - 1}", ""])  # fmt: skip
 
 
+def wide(count: int) -> str:
+    """`count` outputs that read two inputs and nothing of one another."""
+    forms = ("exp(x) * {} + y", "maximum(x, {}) - y", "x * y + {}", "tanh(x + {})", "sqrt(abs(x - y * {}))")
+    lines = [f"output y{k} = {forms[k % len(forms)].format(k + 1.5)}" for k in range(count)]
+    return "\n".join(["input x: f32[N]", "input y: f32[N]", *lines, ""])
+
+
 def scan(count: int) -> str:
     """A recurrence whose step has `count` definitions."""
     steps = ("t{} * 0.5", "tanh(t{})", "t{} - h", "t{} + x[t]")
@@ -79,7 +86,8 @@ def through_passes() -> None:
         for name, text in (
             ("chain of 1,000 lets", lets(1000)), ("chain of 4,000 lets", lets(4000)),
             ("1,000 lets, three uses each", shared(1000)), ("4,000 lets, three uses each", shared(4000)),
-            ("scan of 300 lets", scan(300)),
+            ("scan of 300 lets", scan(300)), ("50 outputs of two inputs", wide(50)),
+            ("200 outputs of two inputs", wide(200)),
         )
     ]  # fmt: skip
     paths = sorted((root / "tests/scripts").glob("*.lf"))

@@ -141,7 +141,7 @@ class Library:
 
     def parameters(self, kernel: str) -> list[tuple[int, bool]]:
         """Of each parameter of a kernel the size in bytes and whether it is a pointer."""
-        found = (ctypes.c_ushort * 32768)()  # a parameter is at least a byte, and 32,764 bytes are all that a launch takes
+        found = (ctypes.c_ushort * 32768)()  # a launch takes 32,764 bytes of parameters
         getattr(self.handle, f"emu_shape_{kernel}")(found)
         return [(b & 0x7FFF, bool(b & 0x8000)) for b in found[1 : 1 + found[0]]]
 

@@ -120,9 +120,11 @@ def _rounded_integer(value: Array, number: Array, dtype: DType, doubt: Array | N
 
 
 def _reread(row: OpRow, arg: Tracked, dtype: DType) -> Tracked:
-    """Bits read as another type: in doubt wherever the operand may differ at all."""
+    """Bits read as another type: in doubt wherever the operand may differ at all, as all NaNs are one."""
     value = row.function((arg.value,), dtype)
     doubt = either(arg.doubt, None if arg.bound is None else arg.bound > 0)
+    if arg.dtype.is_float:
+        doubt = either(doubt, any_of(np.isnan(arg.value)))
     return Tracked(dtype, value, None, None, any_of(doubt))
 
 
@@ -170,6 +172,8 @@ def _smooth(row: OpRow, args: tuple[Tracked, ...], dtype: DType, mode: Numerics,
     shadow = _evaluate(row, shadows, dtype)
     bound, doubt = _propagated(row, args, shadows, shadow, dtype)
     bound = _with_own(row, args, shadows, shadow, value, bound, dtype, mode)
+    if row.name == "copysign":  # a NaN has no sign that all programs give it
+        doubt = either(doubt, any_of(np.isnan(args[1].value)))
     result = settle(dtype, value, shadow.astype(wide_type(dtype)), bound, either(doubt, _doubts(args)), final)
     if row.laws.distributes:
         result.dropped = _droppable(args, value)

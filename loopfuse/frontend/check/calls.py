@@ -27,6 +27,7 @@ from loopfuse.ir import Affine
 from loopfuse.sizes import ONE, Poly
 
 DEEPEST_CALL = 64
+MOST_CALLS = 20_000  # of a script, those within functions counted as often as they are inlined
 
 
 class Calls(Builtins):
@@ -103,6 +104,10 @@ class Calls(Builtins):
         if decl in self.calling or len(self.calling) >= DEEPEST_CALL:
             self.fail("LF0218", f"`{decl.name}` calls itself", node.span, "recursion has no bound here", (decl.name_span, "defined here"),
                       fix="write a scan")  # fmt: skip
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            self.fail("LF0218", f"the calls of this script come to more than {MOST_CALLS}", node.span, "functions are inlined",
+                      fix="name what is used twice with `let`")  # fmt: skip
         positional = [(a.span, self.argument(a)) for a in node.args]
         keywords = {k: (s, self.argument(v)) for k, v, s in node.kwargs}
         inner = Scope(function.scope, isolated=True)

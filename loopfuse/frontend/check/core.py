@@ -70,6 +70,7 @@ class Core:
         self.used_domains: set[str] = set()
         self.numerics = "default"
         self.calling: list[FnDecl] = []
+        self.calls = 0
         self.call_spans: list[Span] = []
         # How many conditions were around when the outermost call under any began: arrays passed to it may need them.
         self.inherited = 0

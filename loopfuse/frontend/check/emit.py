@@ -143,13 +143,20 @@ class Emit(Core):
         with self.context():
             own, subs = self.axes(shape)
             e = value.at(subs, ()) if isinstance(value, Array) else value.expr
-            around, extents, lead = self.surroundings(e, own, span)
-            buffer = self.declare(name, e.dtype, (*extents, *shape), span)
-            guard = conjunction(self.guards)
+            guard = conjunction(self.concerning(e, own))
             if guard is not None:
                 e = Select(guard, e, Const(0, e.dtype), span=span)
+            around, extents, lead = self.surroundings(e, own, span)
+            buffer = self.declare(name, e.dtype, (*extents, *shape), span)
             self.define(buffer, (*around, *own), (*self.trip_subs(), *lead, *subs), e, span)
         return self.stored(buffer, e.dtype, shape, (*self.trip_subs(), *lead))
+
+    def concerning(self, e: Expr, own: tuple[Dim, ...]) -> list[Expr]:
+        """The conditions around that can matter to an element: those of no index, or of one that it depends on. What
+        they name beside becomes an index of the element too."""
+        had = {d.id for d in self.outer((e,), {d.id for d in own})}
+        found = [(g, {d.id for d in self.outer((g,), set())}) for g in self.guards]
+        return [g for g, names in found if not names or names & had]
 
     def surroundings(
         self, e: Expr, own: tuple[Dim, ...], span: Span | None

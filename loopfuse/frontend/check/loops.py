@@ -274,8 +274,11 @@ class Loops(Definitions):
         monoid = COMBINE[first.op]
         if dtype == BOOL and monoid in ("bitor", "bitand"):
             monoid = {"bitor": "any", "bitand": "all"}[monoid]
-        if dtype.kind not in ops.MONOIDS[monoid].kinds:
-            self.fail("LF0215", f"`{first.op}` does not take {dtype}", first.span, f"the accumulator is {dtype}")
+        if dtype.kind not in ops.MONOIDS[monoid].kinds or dtype.kind not in ops.OPS[ops.MONOIDS[monoid].op].kinds:
+            fix = "an accumulator of i64, or |= for whether one holds" if dtype == BOOL and monoid == "sum" else None
+            self.fail(
+                "LF0215", f"`{first.op}` does not take {dtype}", first.span, f"the accumulator is {dtype}", fix=fix
+            )
         return monoid
 
     def scatter_body(self, node: ast.AccumDecl, scope: Scope, dtype: DType, acc_dtype: DType,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loopfuse.diag import Source
 from loopfuse.frontend import ast
+from loopfuse.outside import read_whole
 
 LARGEST = 1 << 20
 
@@ -29,10 +30,8 @@ def read_module(node: ast.Import, search: Path | None) -> Source | str:
         return f"no module `{node.module}`{hint}"
     path = (search or Path.cwd()) / node.module
     try:
-        if path.stat().st_size > LARGEST:
-            return f"module file {node.module} is larger than {LARGEST} bytes"
-        return Source(str(path), path.read_text("utf-8"))
+        return Source(str(path), read_whole(path, LARGEST, plain=True).decode("utf-8-sig"))
     except UnicodeDecodeError:
         return f"module file {node.module} is not UTF-8 text"
-    except OSError as problem:
-        return f"cannot read module file {node.module}: {problem.strerror or 'unreadable'}"
+    except (OSError, ValueError) as problem:
+        return f"cannot read module file {node.module}: {getattr(problem, 'strerror', None) or 'unreadable'}"

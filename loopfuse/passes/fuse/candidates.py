@@ -9,8 +9,7 @@ cascade and its temporaries contracted; what is built here stays unfinished, so 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from loopfuse.analysis.env import Env
@@ -18,6 +17,7 @@ from loopfuse.decisions import Cause
 from loopfuse.ir import Kernel
 from loopfuse.passes.fuse.finish import finish
 from loopfuse.passes.fuse.graph import Node, rank, search_graph, windowed
+from loopfuse.passes.fuse.groups import Barred, Group, Way, because
 from loopfuse.passes.fuse.partition import Components, bits
 from loopfuse.passes.fuse.search import INFINITE
 from loopfuse.passes.fuse.trial import Made, Step, Trial, again, surroundings, with_ids
@@ -26,46 +26,12 @@ from loopfuse.passes.window import window
 from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Cost, Plan, Refusal
 
-Way = Callable[[Kernel, Kernel, Env, frozenset[str]], Merged | Cause]
 WORTH = 4.0  # how much longer than the traffic that it saves the computation of something again may take
 EVEN = 1e-3  # times that differ less are the same
+LARGE = 10  # groups of more nodes are made of two that were built before, where there are such
+REACH = 32  # groups of more nodes are made in no other way: building one from its nodes would take too long
 SEED = 3  # the size of the largest groups whose refusal is taken to hold for all larger ones
 NO_PLAN = 1.0  # seconds that a kernel is taken to need where no schedule takes it
-
-
-@dataclass(frozen=True)
-class Group:
-    """A set of kernels as one: the mask of its nodes, of which two groups it was made, and in which way.
-
-    `extras` are the joins in it that brought sizes of tiles and local buffers with them; `log` the ids that this join made.
-    """
-
-    made: Merged
-    mask: int
-    first: Group | None = None
-    second: Group | None = None
-    way: Way | None = None
-    extras: tuple[Merged, ...] = ()
-    log: tuple[Made, ...] = ()
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        """The masks of the two groups that it was made of."""
-        return (self.first.mask, self.second.mask) if self.first and self.second else (0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Barred:
-    """A set of nodes that may not be in one group, and why."""
-
-    nodes: int
-    cause: Cause
-
-
-def _because(apart: Cause, limit: Cause) -> Cause:
-    """Why loops that stay two inside one kernel keep it from being one: the dependence, and the limit that it meets."""
-    detail = "; ".join(part for part in (apart.detail, f"as one kernel: {limit.message}") if part)
-    return replace(apart, detail=detail, needed=limit.needed, limit=limit.limit, unit=limit.unit)
 
 
 class Candidates:
@@ -94,6 +60,7 @@ class Candidates:
         self.tied: tuple[int, ...] = ()
         self.flow = [a | b for a, b in zip(self.masks.after, self.masks.before, strict=True)]
         self.groups: dict[int, Group | Cause] = {}
+        self.built: dict[int, list[int]] = defaultdict(list)  # the masks of groups by their size
         self.plans: dict[int, Plan | Refusal] = {}
         self.logs: dict[int, tuple[Made, ...]] = {}  # the ids that finishing a group made
         self.ids: dict[int, dict[str, str]] = {}  # of groups that were carried out, their ids by those of the trial
@@ -102,6 +69,7 @@ class Candidates:
         self.refused: list[int] = []
         self.probed: set[int] = set()
         self.slow: dict[int, float] = {}
+        self.alone: dict[int, tuple[int, float] | None] = {}
 
     def _order(self) -> dict[int, int]:
         """A rank for each node: an order in which they can run, by structure where several can."""
@@ -133,7 +101,7 @@ class Candidates:
         mask = sum(1 << n for n in group)
         if torn := self._torn(mask):
             return torn * NO_PLAN
-        if self._hopeless(mask):
+        if self._hopeless(mask) or (len(group) > REACH and mask not in self.groups and self._known(mask) is None):
             return None
         plan = self.plan(mask)
         if isinstance(plan, Plan):
@@ -152,14 +120,21 @@ class Candidates:
             return torn * NO_PLAN
         if self._hopeless(mask):
             return INFINITE
-        costs = {n: plan.cost for n in group if isinstance(plan := self.plan(1 << n), Plan)}
-        if len(costs) < len(group):
+        alone = [self._alone(n) for n in group]
+        if None in alone:
             return 0.0
+        known = [one for one in alone if one is not None]
         device = self.env.device
-        memory = min(self.border(mask), sum(c.bytes for c in costs.values())) / device.bandwidth
-        beside = [self._beside(n, c) for n, c in costs.items()]
+        memory = min(self.border(mask), sum(size for size, _ in known)) / device.bandwidth
         slow = [seconds for pair, seconds in self.slow.items() if pair & ~mask == 0]
-        return max(device.graph_launch + max(memory, *beside), *slow, 0.0)
+        return max(device.graph_launch + max(memory, *(beside for _, beside in known)), *slow, 0.0)
+
+    def _alone(self, n: int) -> tuple[int, float] | None:
+        """The bytes that a kernel moves by itself, and what it takes whatever crosses its border; None without a plan."""
+        if n not in self.alone:
+            plan = self.plan(1 << n)
+            self.alone[n] = (plan.cost.bytes, self._beside(n, plan.cost)) if isinstance(plan, Plan) else None
+        return self.alone[n]
 
     def _beside(self, n: int, cost: Cost) -> float:
         """Seconds of a kernel that are there whatever crosses its border: all of a recurrence, else the latency of small
@@ -298,7 +273,7 @@ class Candidates:
             return None
         why = plan if isinstance(plan, Cause) else plan.cause
         inner = None if isinstance(direct, Cause) else direct.made.apart
-        return cause or (why if inner is None else _because(inner, why))
+        return cause or (why if inner is None else because(inner, why))
 
     def judge(self, group: Group) -> Plan | Refusal:
         """What the schedules say of a group, finished."""
@@ -315,16 +290,23 @@ class Candidates:
         """A set of nodes as one kernel, or why it cannot be."""
         found = self.groups.get(mask)
         if found is None:
-            waiting, first = [mask], next(self.parts(mask), (0, 0))[0]
+            waiting, first = [mask], self._first(mask)
             while first & (first - 1) and first not in self.groups:  # a large group is made from small ones upwards
                 waiting.append(first)
-                first = next(self.parts(first), (0, 0))[0]
+                first = self._first(first)
             for some in reversed(waiting):
                 self.groups[some] = self._group(some)
+                if isinstance(self.groups[some], Group):
+                    self.built[some.bit_count()].append(some)
             found = self.groups[mask]
         return found
 
     # -- building -----------------------------------------------------------------------------------------------------
+
+    def _first(self, mask: int) -> int:
+        """The first of the parts that a group is made of."""
+        known = self._known(mask) if mask.bit_count() > LARGE else None
+        return (known or next(self.parts(mask), (0, 0)))[0]
 
     def _group(self, mask: int) -> Group | Cause:
         if mask & (mask - 1) == 0:
@@ -332,7 +314,22 @@ class Candidates:
         for bar in self.barred:
             if bar.nodes & ~mask == 0:
                 return bar.cause
-        return self._built(mask, self.parts(mask))
+        known = self._known(mask) if mask.bit_count() > LARGE else None
+        found = None if known is None else self._built(mask, [known])
+        return found if isinstance(found, Group) else self._built(mask, self.parts(mask))
+
+    def _known(self, mask: int) -> tuple[int, int] | None:
+        """Two groups that were built before and make a large one, the greater of them as large as there is."""
+        size = mask.bit_count()
+        for count in range(size - 1, (size - 1) // 2, -1):
+            for some in self.built[count]:
+                rest = mask & ~some
+                if some & ~mask == 0 and isinstance(self.groups.get(rest), Group):
+                    if not self.masks.needs(some) & rest:
+                        return some, rest
+                    if not self.masks.needs(rest) & some:
+                        return rest, some
+        return None
 
     def _built(self, mask: int, parts: Iterable[tuple[int, int]]) -> Group | Cause:
         """The group of one of the pairs of parts: the first whose loops join, or else the best."""

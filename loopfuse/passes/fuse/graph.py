@@ -17,8 +17,8 @@ from loopfuse.ir import Affine, Buffer, Expr, Kernel, Loop, Store
 from loopfuse.passes.fuse.search import Graph
 from loopfuse.rewrite import free_names, own, walk
 
-MOST_LINKS = 12  # readers of one input that are all linked with one another; of more, each with the next few
-LINKED = 3
+MOST_LINKS = 12  # readers of one input that are all linked with one another; of more, each with the next few, and with
+LINKED = 3  # some further on, ever farther apart: what is left when a group is full still hangs together
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,12 @@ def search_graph(nodes: Sequence[Node], env: Env) -> Graph:
 
 
 def _links(found: Sequence[int]) -> Iterable[tuple[int, int]]:
-    span = len(found) if len(found) <= MOST_LINKS else LINKED
+    count = len(found)
+    near = range(1, count) if count <= MOST_LINKS else range(1, LINKED + 1)
+    far = () if count <= MOST_LINKS else (1 << k for k in range(LINKED.bit_length(), count.bit_length()))
+    steps = (*near, *far)
     for k, a in enumerate(found):
-        for b in found[k + 1 : k + 1 + span]:
+        for b in (found[k + step] for step in steps if k + step < count):
             yield min(a, b), max(a, b)
 
 

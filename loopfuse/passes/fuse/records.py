@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause, Decision, Kind, Verdict
 from loopfuse.diag import Span
-from loopfuse.passes.fuse.candidates import Candidates, Group
+from loopfuse.passes.fuse.candidates import Candidates
 from loopfuse.passes.fuse.chains import Step
 from loopfuse.passes.fuse.duplicate import Free, Spread
 from loopfuse.passes.fuse.graph import Node
+from loopfuse.passes.fuse.groups import Group
 from loopfuse.passes.fuse.partition import bits
 from loopfuse.schedule.plan import Plan
 

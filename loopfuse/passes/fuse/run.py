@@ -17,15 +17,16 @@ from loopfuse.analysis.env import Env, environment
 from loopfuse.decisions import Cause, Decision
 from loopfuse.diag import UserError
 from loopfuse.ir import Kernel, Program
-from loopfuse.passes.base import Options, Outcome, Steps, steps
+from loopfuse.passes.base import Options, Outcome, Remark, Steps, steps
 from loopfuse.passes.contract import pinned
 from loopfuse.passes.fuse import records
-from loopfuse.passes.fuse.candidates import Barred, Candidates, Group
+from loopfuse.passes.fuse.candidates import Candidates
 from loopfuse.passes.fuse.chains import Chains
 from loopfuse.passes.fuse.directives import splits
 from loopfuse.passes.fuse.duplicate import Spread, copied, free, spread
 from loopfuse.passes.fuse.finish import finish
 from loopfuse.passes.fuse.graph import Node, kernel_keys
+from loopfuse.passes.fuse.groups import Barred, Group
 from loopfuse.passes.fuse.search import Effort, search
 from loopfuse.passes.fuse.trial import again, plan_with_ids, trial, with_ids
 from loopfuse.passes.fuse.wishes import Wish, Wishes, wishes
@@ -34,7 +35,8 @@ from loopfuse.rewrite import free_names
 from loopfuse.schedule import accepts
 from loopfuse.schedule.plan import Plan, Refusal
 
-LEAST_BUDGET, BUDGET = 32, 6  # groups that may be costed in one component, and that many for each kernel
+LEAST_BUDGET, BUDGET = 96, 4  # groups that may be costed in one component, and that many for each kernel
+CUT = "the search among {} kernels ended at its limit: the best groups that it had found by then were taken"
 
 
 def fuse(program: Program, options: Options) -> Outcome:
@@ -52,7 +54,8 @@ class _Planned:
     """What shall be done: the groups of the search, and the accepted decisions of each stage in order.
 
     First `free` definitions go into their readers, then nests move in along `chains`, then the `pairs` of groups are
-    joined, then what stayed alone is `spread`. `apart` are the decisions about groups that stay two.
+    joined, then what stayed alone is `spread`. `apart` are the decisions about groups that stay two, `remarks` what the
+    search has to say.
     """
 
     found: Candidates
@@ -64,6 +67,7 @@ class _Planned:
     joined: list[Decision]
     copied: list[Decision]
     apart: list[Decision]
+    remarks: list[Remark]
 
     @property
     def accepted(self) -> list[Decision]:
@@ -89,7 +93,8 @@ class _Fusion:
         kernels, extras = self.build(planned, done)
         program = self.assemble(list(kernels.values()), extras)
         numbered = tuple(replace(d, number=k) for k, d in enumerate((*decisions, *planned.apart), 1))
-        return Outcome(program, tuple(self.wishes.remarks), numbered, self.notes(program, planned, list(kernels)))
+        remarks = (*self.wishes.remarks, *planned.remarks)
+        return Outcome(program, remarks, numbered, self.notes(program, planned, list(kernels)))
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
@@ -121,6 +126,7 @@ class _Fusion:
             [records.joined(found, g, any(all(m & part for part in g.pair) for m in forced)) for g in pairs],
             [records.copied(found, one) for one in copies],
             self._apart(found, [g for g in groups if all(g != one.group for one in copies)]),
+            [Remark(CUT.format(len(nests)), missed=True) for nests in part.cut],
         )  # fmt: skip
 
     def _bytes(self, name: str) -> int:

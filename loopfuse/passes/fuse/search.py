@@ -27,6 +27,8 @@ INFINITE = float("inf")
 WORD = (1 << 64) - 1
 MANY, KICKS = 64, (0.3, 0.6, 0.9, 1.0)  # the largest component whose groups are taken apart again, and how often each
 HUGE = 500  # the largest that is improved at all
+EVEN = 0.01  # how much greater a gain must seem than one that is certain before another group is costed for it
+HOPE = 1e-3  # the part of the gain under the bounds that a merge is taken to have at least before it is costed
 TINY = 1e-12  # a relative gain below this is rounding
 
 
@@ -45,22 +47,29 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Groups in an order in which they can run, and the sum of their costs. `exact`: no partition costs less."""
+    """Groups in an order in which they can run, and the sum of their costs. `exact`: no partition costs less. `steps`: how
+    many merges and changes were weighed. `cut`: the components whose search ended at a limit."""
 
     groups: tuple[frozenset[int], ...]
     cost: float
     exact: bool
+    steps: int = 0
+    cut: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard to search: restarts, their seed, whether small components are searched completely, and the most groups
-    of one component that are costed (None: any number)."""
+    """How hard to search: restarts, their seed, whether small components are searched completely, and limits for one
+    component (None: none): `budget`, the most groups that are costed; for each of its nests `work`, the nests in all
+    groups that are costed, and `steps`, the merges and changes that are weighed; `most`, the nests of one group."""
 
     restarts: int = 12
     seed: int = 0
     exhaustive: bool = True
     budget: int | None = 300
+    work: int | None = 128
+    steps: int | None = 1000
+    most: int | None = 128
 
 
 def search(graph: Graph, cost: GroupCost, effort: Effort = Effort(), least: Bound | None = None) -> Partition:
@@ -76,7 +85,8 @@ def search(graph: Graph, cost: GroupCost, effort: Effort = Effort(), least: Boun
     keys = [graph.keys[n] for n in order]
     whole = Components(after, links)
     found: list[int] = []
-    total, exact = 0.0, True
+    total, exact, steps = 0.0, True, 0
+    cut: list[int] = []
 
     def by_mask(function: Callable[[frozenset[int]], T]) -> Callable[[int], T]:
         return lambda mask: function(frozenset(order[i] for i in bits(mask)))
@@ -87,8 +97,14 @@ def search(graph: Graph, cost: GroupCost, effort: Effort = Effort(), least: Boun
         found += part
         total += value
         exact = exact and best
+        steps += problem.steps
+        cut += [component] if problem.cut else []
     ordered = whole.schedule(found)
-    return Partition(tuple(frozenset(order[i] for i in bits(m)) for m in ordered), total, exact)
+
+    def named(masks: list[int]) -> tuple[frozenset[int], ...]:
+        return tuple(frozenset(order[i] for i in bits(m)) for m in masks)
+
+    return Partition(named(ordered), total, exact, steps, named(cut))
 
 
 def mix(*numbers: int) -> int:
@@ -110,7 +126,9 @@ class _Problem:
         self.ask, self.least = cost, least
         self.bounds: dict[int, float] = {}
         self.costs: dict[int, float | None] = {}
-        self.asked = 0
+        self.excesses: dict[int, float] = {}
+        self.asked = self.work = self.steps = 0
+        self.cut = False
         self.improved: dict[frozenset[int], list[int]] = {}
         self.size = nodes.bit_count()
 
@@ -120,12 +138,33 @@ class _Problem:
             return self.costs[mask]
         alone = mask & (mask - 1) == 0
         if not alone:
-            if self.effort.budget is not None and self.asked >= self.effort.budget:
+            nests = mask.bit_count()
+            if (self.effort.most is not None and nests > self.effort.most) or not self._affords(nests):
                 return None
             self.asked += 1
+            self.work += nests
         found = self.ask(mask)
         self.costs[mask] = found = 0.0 if alone and found is None else found
         return found
+
+    def _affords(self, work: int) -> bool:
+        """Whether one more group may be costed, and groups of so many nests."""
+        effort = self.effort
+        rest = effort.budget is None or self.asked < effort.budget
+        rest = rest and (effort.work is None or self.work + work <= effort.work * self.size)
+        self.cut = self.cut or not rest
+        return rest
+
+    def step(self) -> bool:
+        """Weigh one more merge or change: whether there was a step left for it."""
+        self.steps += 1
+        return not self.tired()
+
+    def tired(self) -> bool:
+        """Whether all steps are used up."""
+        over = self.effort.steps is not None and self.steps > self.effort.steps * self.size
+        self.cut = self.cut or over
+        return over
 
     def bound(self, mask: int) -> float:
         """What a group costs at least: its cost as far as that is known, infinite where it cannot be one kernel."""
@@ -135,6 +174,15 @@ class _Problem:
         if mask not in self.bounds:
             self.bounds[mask] = self.least(mask)
         return self.bounds[mask]
+
+    def excess(self, mask: int) -> float:
+        """How much more than the bound a group costs that has been costed: what a larger one with it is likely to cost too."""
+        found = self.excesses.get(mask)
+        if found is None:
+            cost = self.costs.get(mask)
+            least = self.least(mask) if self.least is not None and cost is not None else INFINITE
+            found = self.excesses[mask] = max(0.0, (cost or 0.0) - least)
+        return found
 
     def total(self, part: Iterable[int]) -> float:
         """The cost of a partition of legal groups."""
@@ -150,7 +198,10 @@ class _Problem:
                 return part, self.total(part), True
         restarts = max(1, min(self.effort.restarts, self.effort.restarts * 128 // self.size))
         best, least = self.start(self.singles(self.nodes), 0.0, 0)
+        first = self.work
         for number in range(1, restarts):
+            if self.tired() or not self._affords(first):
+                break  # no other start can go as far as the first
             width = 0.3 + 0.6 * (number - 1) / max(1, restarts - 2)
             best, least = min((best, least), self.start(self.singles(self.nodes), width, number), key=itemgetter(1))
         return *self.kick(best, least), False
@@ -192,10 +243,12 @@ class _Problem:
 
     def kick(self, part: list[int], least: float) -> tuple[list[int], float]:
         """Take neighbouring groups apart and merge again, with other gains first, as long as that leads to better."""
-        again = self.size <= MANY
+        again = self.size <= MANY and self._affords(0)
         while again:
             again = False
             for some in self.neighbours(part):
+                if self.tired():
+                    break
                 rest = [m for m in part if not m & some]
                 start, seed = sorted(rest + self.singles(some)), self.key(some)
                 tries = (self.start(start, width, mix(seed, n)) for n, width in enumerate(KICKS))
@@ -209,7 +262,11 @@ class _Problem:
         """The nodes of two groups that touch, then of three."""
         pairs = [a | b for a in part for b in part if a < b and self.graph.touch(a, b)]
         yield from pairs
-        yield from dict.fromkeys(ab | c for ab in pairs for c in part if not ab & c and self.graph.touch(ab, c))
+        seen: set[int] = set()
+        for ab, c in ((ab, c) for ab in pairs for c in part):
+            if not ab & c and ab | c not in seen and self.step() and self.graph.touch(ab, c):
+                seen.add(ab | c)
+                yield ab | c
 
     # -- one start ----------------------------------------------------------------------------------------------------
 
@@ -226,6 +283,7 @@ class _Problem:
         queue: list[tuple[float, int, int, int, int, int, int, bool]] = []
 
         def push(a: int, b: int) -> None:
+            self.steps += 1
             if quotient.joinable(a, b):
                 enter(a, b, self.bound(masks[a] | masks[b]))
 
@@ -234,7 +292,10 @@ class _Problem:
             if joined < apart * (1 - TINY):
                 low, high = sorted((keys[a], keys[b]))
                 certain = masks[a] | masks[b] in self.costs
-                gain = (apart - joined) * noise(low, high)
+                gain = apart - joined
+                if not certain:
+                    gain = max(gain * HOPE, (gain - self.excess(masks[a]) - self.excess(masks[b])) * (1 - EVEN))
+                gain *= noise(low, high)
                 heapq.heappush(queue, (-gain, low, high, a, b, version[a], version[b], certain))
 
         for a in sorted(masks):
@@ -264,7 +325,7 @@ class _Problem:
             return part
         owner = {n: m for m in part for n in bits(m)}
         work = deque(sorted(part))
-        while work:
+        while work and not self.tired():
             a = work.popleft()
             if owner[(a & -a).bit_length() - 1] != a:
                 continue
@@ -279,6 +340,8 @@ class _Problem:
     def change(self, a: int, owner: dict[int, int]) -> list[int]:
         """The groups to make of a group and others, where that gains: the first such change."""
         for taken, made in self.changes(a, owner):
+            if not self.step():
+                return []
             old = sum(self.cost(m) or 0.0 for m in taken) * (1 - TINY)
             if sum(map(self.bound, made)) >= old or not self.gains(made, old):
                 continue

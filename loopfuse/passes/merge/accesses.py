@@ -104,17 +104,27 @@ class Scope:
     def _collect(self, loop: Loop) -> Accesses:
         made = Accesses({}, {})
         for stmt in (*loop.body, loop):
-            if isinstance(stmt, Loop) and stmt is not loop:
-                inner = self.accesses(stmt)
-                for whole, part in ((made.stores, inner.stores), (made.loads, inner.loads)):
-                    for buffer, found in part.items():
-                        whole.setdefault(buffer, []).extend(found)
-                continue
-            if isinstance(stmt, Store) and not stmt.absorb:
-                modes = stmt.modes or (None,) * len(stmt.subs)
-                self._add(made.stores, stmt.buffer, stmt.subs, modes, stmt.span)
-            for node in own(stmt).loads:
-                self._add(made.loads, node.buffer, node.subs, node.modes, node.span or stmt.span)
+            part = self.accesses(stmt) if isinstance(stmt, Loop) and stmt is not loop else self._own(stmt)
+            for whole, some in ((made.stores, part.stores), (made.loads, part.loads)):
+                for buffer, found in some.items():
+                    whole.setdefault(buffer, []).extend(found)
+        return made
+
+    def _own(self, stmt: Stmt) -> Accesses:
+        """The accesses of a statement itself; statements stay what they are while the loops around them are joined."""
+        known = self.env.accesses
+        found = None if isinstance(stmt, Loop) else known.get(id(stmt))
+        if found is not None:
+            kept: Accesses = found[1]
+            return kept
+        made = Accesses({}, {})
+        if isinstance(stmt, Store) and not stmt.absorb:
+            modes = stmt.modes or (None,) * len(stmt.subs)
+            self._add(made.stores, stmt.buffer, stmt.subs, modes, stmt.span)
+        for node in own(stmt).loads:
+            self._add(made.loads, node.buffer, node.subs, node.modes, node.span or stmt.span)
+        if not isinstance(stmt, Loop):
+            known[id(stmt)] = (stmt, made)
         return made
 
     def _add(self, into: dict[str, list[Access]], buffer: str, subs: Iterable[Expr], modes: tuple[Mode | None, ...],

@@ -144,9 +144,12 @@ def _shared(first: Loop, second: Loop, mine: dict[str, Dim], yours: dict[str, Di
     common = [b for b in ours if b in theirs]
     order = {b: k for k, b in enumerate(scope.env.buffers)}
     pairs: Pairing = {}
+    most = min(len(mine), len(yours))
     for buffer in sorted(common, key=lambda b: (-len(ours[b][0].polys), order.get(b, -1))):
-        for mine_access in ours[buffer]:
-            for your_access in theirs[buffer]:
+        for mine_access in _different(ours[buffer]):
+            for your_access in _different(theirs[buffer]):
+                if len(pairs) == most:
+                    break  # no index is left to be paired
                 for axis in range(len(mine_access.polys)):
                     p, q = mine_access.polys[axis], your_access.polys[axis]
                     if p is None or q is None or mine_access.modes[axis] != your_access.modes[axis]:
@@ -155,6 +158,11 @@ def _shared(first: Loop, second: Loop, mine: dict[str, Dim], yours: dict[str, Di
                         if c not in pairs and a not in pairs.values():
                             pairs[c] = a
     return {c: a for c, a in pairs.items() if same_bounds(mine[a], yours[c], pairs, scope.env)}
+
+
+def _different(found: list[Access]) -> list[Access]:
+    """One access for each list of subscripts and modes, in order."""
+    return list({(a.polys, a.modes): a for a in reversed(found)}.values())[::-1]
 
 
 def _abreast(first: Loop, second: Loop, pairs: Pairing, scope: Scope) -> Pairing:
