@@ -91,13 +91,13 @@ def revalued(typed: TypedProgram, given: Given, base: Bound, turn: int, makers: 
             old = arrays[entry.buffer]
             stream = Request(entry.name, old.shape, dtypes[entry.buffer], seed=given.seed + 1).stream()
             arrays[entry.buffer] = maker(old, stream, turn + 3 * number)
-        arrays = _allowed(typed, base, arrays)
+        arrays = allowed(typed, base, arrays)
         if any(arrays[i.buffer] is not base.inputs[i.buffer] for i in made):
             found.append(Draw(Bound(base.sizes, arrays), KINDS.get(maker, "")))
     return found
 
 
-def _allowed(typed: TypedProgram, base: Bound, arrays: dict[str, Array]) -> dict[str, Array]:
+def allowed(typed: TypedProgram, base: Bound, arrays: dict[str, Array]) -> dict[str, Array]:
     """The arrays with the base's elements where others would break a domain; all of the base's where that is not
     enough."""
     inputs = {i.name: i.buffer for i in typed.inputs}

@@ -145,6 +145,12 @@ def test_special_values_are_drawn() -> None:
     find(inputs_for("input a: f32[N] output b = a + 1"), lambda arrays: bool(np.isnan(arrays["a"]).any()))
 
 
+def test_the_ends_of_domains_are_drawn() -> None:
+    text = "input x: f32[N] where 0 < x < 1\ninput i: i32[N] where 0 <= i < 1000\noutput y = x + 1\noutput j = i + 1\n"
+    assert find(inputs_for(text), lambda a: bool((a["i"] == 999).any()))
+    assert find(inputs_for(text), lambda a: bool((a["x"] == np.nextafter(np.float32(1), np.float32(0))).any()))
+
+
 def test_the_page_of_the_documentation(shell: Shell) -> None:
     """The story of the script, and the Python."""
     page = blocks("testing.md")

@@ -3,20 +3,22 @@ only ordinary."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from loopfuse import draws
+from loopfuse import contracts, draws
 from loopfuse.bind import Bound, Given, bind, unsettled
 from loopfuse.constants import greatest
 from loopfuse.diag import UserError
 from loopfuse.draws import Draw
 from loopfuse.dtypes import of_numpy
 from loopfuse.frontend.typed import TypedProgram
-from loopfuse.generate import Array
+from loopfuse.generate import Array, Bounds, Request
 from loopfuse.testing.choices import Choices
 
 # Extents by what they are good for; `edge` and `big` also have one that is just past a tile.
@@ -29,6 +31,7 @@ PAST = {"small": (), "edge": (33, 65, 129, 31), "big": (257, 1025, 513)}
 MOST = {"small": 400, "edge": 4000, "big": 1 << 16}  # the product of all extents
 SHAPES = tuple(EXTENTS)
 TRIES = 8
+ENDS = 2  # of the kinds of values, what lies at the ends of domains
 
 
 def draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str = "edge") -> Draw | None:
@@ -70,11 +73,47 @@ def valued(typed: TypedProgram, given: Given, base: Bound, choices: Choices) -> 
         5: (sprinkled, "a few special values"), 6: (extreme, "very large and very small numbers"),
     }  # fmt: skip
     how = choices.number(0, 6)
+    if how == ENDS:
+        return at_ends(typed, given, base)
     if how not in makers:
         return Draw(base)
     maker, kind = makers[how]
     found = draws.revalued(typed, given, base, choices.number(0, 6), (maker,))
     return replace(found[0], kind=kind) if found else Draw(base)
+
+
+def at_ends(typed: TypedProgram, given: Given, base: Bound) -> Draw:
+    """The data with elements at the ends of their domains, one of each input at least: what lies furthest inside is what an
+    off-by-one, or a strict comparison, gets wrong."""
+    arrays = dict(base.inputs)
+    dtypes = {b.id: b.dtype for b in typed.buffers}
+    for entry in typed.inputs:
+        old = arrays[entry.buffer]
+        pool = ends(contracts.bounds_of(typed, entry, base.sizes), old.dtype)
+        if entry.name in given.inputs or not old.size or not pool.size:
+            continue
+        stream = Request(entry.name, old.shape, dtypes[entry.buffer], seed=given.seed + 2).stream()
+        made = np.array(np.where(stream.random(old.shape) < 0.25, stream.choice(pool, old.shape), old))
+        made.flat[stream.integers(made.size)] = stream.choice(pool)
+        arrays[entry.buffer] = made
+    arrays = draws.allowed(typed, base, arrays)
+    same = all(arrays[i.buffer] is base.inputs[i.buffer] for i in typed.inputs)
+    return Draw(base) if same else Draw(Bound(base.sizes, arrays), "elements at the ends of their domains")
+
+
+def ends(bounds: Bounds, dtype: np.dtype[Any]) -> Array:
+    """The least and the greatest element of a domain, as far as it has them."""
+    found: list[Any] = []
+    for bound, is_open, way in ((bounds.lo, bounds.open_lo, 1), (bounds.hi, bounds.open_hi, -1)):
+        if bound is None:
+            continue
+        if dtype.kind in "iu":
+            whole = math.ceil(bound) if way > 0 else math.floor(bound)
+            found.append(whole + way if is_open and whole == bound else whole)
+        else:
+            near = np.asarray(bound).astype(dtype)
+            found.append(np.nextafter(near, np.asarray(way * np.inf, dtype)) if is_open else near)
+    return np.asarray(found).astype(dtype) if found else np.zeros(0, dtype)
 
 
 def sprinkled(old: Array, stream: np.random.Generator, turn: int) -> Array:
