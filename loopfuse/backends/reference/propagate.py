@@ -173,7 +173,7 @@ def _smooth(row: OpRow, args: tuple[Tracked, ...], dtype: DType, mode: Numerics,
     bound, doubt = _propagated(row, args, shadows, shadow, dtype)
     bound = _with_own(row, args, shadows, shadow, value, bound, dtype, mode)
     if row.name == "copysign":  # a NaN has no sign that all programs give it
-        doubt = either(doubt, any_of(np.isnan(args[1].value)))
+        doubt = either(doubt, any_of(np.isnan(args[1].value) & ~np.isnan(value)))
     result = settle(dtype, value, shadow.astype(wide_type(dtype)), bound, either(doubt, _doubts(args)), final)
     if row.laws.distributes:
         result.dropped = _droppable(args, value)
