@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from loopfuse.prove.facts import Facts
 from loopfuse.prove.judge import Judgement, judge
+from loopfuse.prove.reads import guarded_loads
 
-__all__ = ["Facts", "Judgement", "judge"]
+__all__ = ["Facts", "Judgement", "guarded_loads", "judge"]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from loopfuse.dtypes import BOOL
-from loopfuse.ir import Acc, Affine, Expr, Let, Load, Loop, Mode, Op, Ref, Select, Store
+from loopfuse.ir import Acc, Affine, Expr, Let, Loop, Mode, Op, Ref, Store
 from loopfuse.printer import print_expr
-from loopfuse.prove import Facts, judge
-from loopfuse.rewrite import children, subexprs
+from loopfuse.prove import Facts, guarded_loads, judge
+from loopfuse.rewrite import subexprs
 from loopfuse.sizes import ZERO, Poly
 from loopfuse.verify.layout import Frame, Layout, Site, site_exprs
 from loopfuse.verify.memory import FOLLOWED, Memory
@@ -55,7 +55,8 @@ class _Walk:
                 for d in stmt.dims:
                     self.facts = self.facts.index(d.id, d.lo, d.hi, d.step)
             for root in site_exprs(site):
-                yield from _loads(root, site, self.facts)
+                for load, known in guarded_loads(root, self.facts):
+                    yield Guarded(load.buffer, load.subs, load.modes, site, known)
             if isinstance(stmt, Let):
                 if stmt.value.dtype.is_int or stmt.value.dtype == BOOL:
                     self.facts = self.facts.let(stmt.id, stmt.value)
@@ -105,25 +106,6 @@ class _Walk:
             isinstance(node, Ref) or (isinstance(node, Affine) and not node.poly.names <= known)
             for node in subexprs(value)
         )
-
-
-def _loads(root: Expr, site: Site, facts: Facts) -> Iterator[Guarded]:
-    """The loads of an expression, each with what its guards say."""
-    if not any(isinstance(node, Load) for node in subexprs(root)):
-        return
-    stack = [(root, facts)]
-    while stack:
-        node, known = stack.pop()
-        if isinstance(node, Load):
-            yield Guarded(node.buffer, node.subs, node.modes, site, known)
-        if isinstance(node, Select):
-            stack += [(node.cond, known), (node.then, known.assume(node.cond)),
-                      (node.other, known.assume(node.cond, False))]  # fmt: skip
-        elif isinstance(node, Op) and node.op in ("and", "or"):
-            left, right = node.args
-            stack += [(left, known), (right, known.assume(left, node.op == "and"))]
-        else:
-            stack += [(child, known) for child in children(node)]
 
 
 def _empty(gap: Poly) -> bool:

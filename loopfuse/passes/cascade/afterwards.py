@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from loopfuse.analysis.algebra import ELEMENT
-from loopfuse.ir import Acc, Buffer, Expr, Let, Load, Loop, Op, Ref, Select, Stmt
+from loopfuse.ir import Acc, Buffer, Expr, Let, Load, Loop, Ref, Stmt
 from loopfuse.ops import MONOIDS
-from loopfuse.prove import Facts, judge
-from loopfuse.rewrite import Mapper, Substitution, children, expr_names, exprs, free_names, rename, walk
+from loopfuse.prove import Facts, guarded_loads, judge
+from loopfuse.rewrite import Mapper, Substitution, expr_names, exprs, free_names, rename, walk
 
 
 def carried(body: tuple[Stmt, ...], sides: Mapping[str, int], after: tuple[Stmt, ...],
@@ -36,7 +36,7 @@ def stuck(stmts: tuple[Stmt, ...], outside: Facts, inside: Facts, buffers: Mappi
     """A load that is proved in range by what holds in the loop, and not by what holds outside."""
     for stmt in stmts:
         for root in exprs(stmt):
-            for load, known in _loads(root, outside):
+            for load, known in guarded_loads(root, outside):
                 if load.buffer not in buffers:
                     continue
                 for sub, mode, extent in zip(load.subs, load.modes, buffers[load.buffer].shape, strict=True):
@@ -45,23 +45,6 @@ def stuck(stmts: tuple[Stmt, ...], outside: Facts, inside: Facts, buffers: Mappi
                     if judge(inside, sub, extent).verdict == "proved":
                         return load
     return None
-
-
-def _loads(root: Expr, facts: Facts) -> Iterator[tuple[Load, Facts]]:
-    """The loads of an expression with what the conditions around them say."""
-    stack = [(root, facts)]
-    while stack:
-        node, known = stack.pop()
-        if isinstance(node, Load):
-            yield node, known
-        if isinstance(node, Select):
-            stack += [(node.cond, known), (node.then, known.assume(node.cond)),
-                      (node.other, known.assume(node.cond, False))]  # fmt: skip
-        elif isinstance(node, Op) and node.op in ("and", "or"):
-            left, right = node.args
-            stack += [(left, known), (right, known.assume(left, node.op == "and"))]
-        else:
-            stack += [(child, known) for child in children(node)]
 
 
 def array_reader(value: Callable[[Callable[[Acc], Expr]], Expr], table: dict[str, Expr]) -> Callable[[Load], Expr]:
