@@ -77,7 +77,9 @@ class OpRow:
     unit) are the cost in f32; `domain` is an interval an operand for random tests. `switches`: the result jumps where
     the operands vary smoothly. `scale`: the magnitude whose last place the error is measured in, if not the result's.
     `arithmetic`: what it is in the field of real numbers, whose laws floats keep but for rounding. `lazy`: the operands
-    after the first are evaluated only where the first does not settle the result.
+    after the first are evaluated only where the first does not settle the result. `reads_sign`: the operand of which only
+    the sign matters, which a NaN has not. `steady`: the operand that must be exact for a negative first one to have a
+    result, and that a sign.
     """
 
     name: str
@@ -106,6 +108,8 @@ class OpRow:
     switches: bool = False
     arithmetic: Literal["sum", "difference", "product", "quotient", "power"] | None = None
     lazy: bool = False
+    reads_sign: int | None = None
+    steady: int | None = None
 
     # -- types --------------------------------------------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ _ARITHMETIC = (
         _split(numerics.int_pow, _math(special.power)), infix="**", precedence=13,
         laws=Laws(identity=((INTS, "1"), (FLOATS, "1.0"))),
         cuda=(*_int("lf_pow<{T}, {W}>({0}, {1})"), *_float("pow#({0}, {1})", 4.5, 2.5)), reference_ulp=2.0,
-        flops=30, special=2, domain=((0.01, 50.0), (-8.0, 8.0)), slope=_pow_slopes, arithmetic="power",
+        flops=30, special=2, domain=((0.01, 50.0), (-8.0, 8.0)), slope=_pow_slopes, arithmetic="power", steady=1,
     ),
     OpRow(
         "neg", 1, "Negation; integers wrap.", NUMS, _plain(np.negative), prefix="-", precedence=12,
@@ -269,7 +269,7 @@ _ARITHMETIC = (
     OpRow(
         "copysign", 2, "The magnitude of the first with the sign of the second.", FLOATS, _plain(np.copysign),
         surface="copysign", laws=Laws(associative=FLOATS, idempotent=FLOATS), cuda=_float("copysign#({0}, {1})"),
-        slope=lambda a, b, r: (1.0, 0.0), switches=True,
+        slope=lambda a, b, r: (1.0, 0.0), switches=True, reads_sign=1,
     ),
     OpRow(
         "minimum", 2, "The lesser; NaN if either is; -0.0 is less than +0.0.", NUMS, _plain(numerics.minimum),

@@ -172,8 +172,8 @@ def _smooth(row: OpRow, args: tuple[Tracked, ...], dtype: DType, mode: Numerics,
     shadow = _evaluate(row, shadows, dtype)
     bound, doubt = _propagated(row, args, shadows, shadow, dtype)
     bound = _with_own(row, args, shadows, shadow, value, bound, dtype, mode)
-    if row.name == "copysign":  # a NaN has no sign that all programs give it
-        doubt = either(doubt, any_of(np.isnan(args[1].value) & ~np.isnan(value)))
+    if row.reads_sign is not None:  # which programs give a NaN as they like
+        doubt = either(doubt, any_of(np.isnan(args[row.reads_sign].value) & ~np.isnan(value)))
     result = settle(dtype, value, shadow.astype(wide_type(dtype)), bound, either(doubt, _doubts(args)), final)
     if row.laws.distributes:
         result.dropped = _droppable(args, value)
@@ -216,8 +216,8 @@ def _propagated(row: OpRow, args: tuple[Tracked, ...], shadows: list[Array], sha
         change = np.maximum(change, np.where(np.isfinite(there), np.abs(there - shadow), 0.0).astype(np.float64))
         same = (there == shadow) | (np.isnan(there) & np.isnan(shadow))
         broken = broken | (~same & ~(np.isfinite(there) & np.isfinite(shadow)))
-    if row.arithmetic == "power" and args[1].bound is not None:  # the sign, or whether there is a result at all
-        broken = broken | ((shadows[0] < args[0].error) & (args[1].error > 0))
+    if row.steady is not None:
+        broken = broken | ((shadows[0] < args[0].error) & (args[row.steady].error > 0))
     if row.switches:
         broken = broken | (change > 4.0 * linear + 8.0 * spacing(np.abs(shadow), dtype))
     return np.maximum(linear, change), broken
