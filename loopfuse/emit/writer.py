@@ -187,8 +187,11 @@ class Writer:
         found = []
         for argument, name in self._arguments.values():
             if isinstance(argument, Pointer):
-                constant = "" if argument.memory in self._written else "const "
-                found.append(f"{constant}{self._memory[argument.memory]}* __restrict__ {name}")
+                element = self._memory[argument.memory]
+                # Not `__restrict__` where the kernel writes: what another thread wrote may be read after a barrier, and
+                # the compiler takes a barrier for a call, which cannot change what a restricted pointer leads to.
+                written = argument.memory in self._written
+                found.append(f"{element}* {name}" if written else f"const {element}* __restrict__ {name}")
             elif isinstance(argument, Number):
                 found.append(f"{self.index} {name}")
             elif isinstance(argument, TileMap):
