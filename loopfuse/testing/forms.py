@@ -85,7 +85,7 @@ class Forms(Wanted):
             if inner.isidentifier():
                 found = next(a for a in self.arrays if a.name == inner)
                 shape = (array.shape[0], found.shape[1])
-                return self.let(f"{array.name} @ {inner}", dtype, shape).name, shape
+                return self.let(f"{array.name} @ {inner}{self.damping(' * 0.1')}", dtype, shape).name, shape
         return self.let(self.whole(dtype, array.shape, 2), dtype, array.shape).name, array.shape
 
     def form_softmax(self) -> None:

@@ -84,6 +84,11 @@ class Wanted(Wholes):
 
     # -- schedules ----------------------------------------------------------------------------------------------------
 
+    def damping(self, factor: str) -> str:
+        """A factor after a product, most often: exponentials and recurrences of large sums are so ill-conditioned that their
+        results decide nothing."""
+        return factor if self.choices.chance(80) else ""
+
     def form_attention(self) -> None:
         """Two products, of which the second takes what the first gives, changed or as weights."""
         dtype = self.choices.pick(MATRIX)
@@ -92,7 +97,8 @@ class Wanted(Wholes):
         rows = self.dim()
         k, v = self.whole_leaf(dtype, (rows, depth)), self.whole_leaf(dtype, (rows, depth))
         shape = (q.shape[0], rows)
-        scores = self.let(f"{q.name} @ {k}.T" if k.isidentifier() else f"{q.name} @ ({k}).T", dtype, shape).name
+        product = f"{q.name} @ {k}.T" if k.isidentifier() else f"{q.name} @ ({k}).T"
+        scores = self.let(product + self.damping(" * 0.05"), dtype, shape).name
         if self.choices.chance(50):
             rising = self.choices.favour({f"rising {name}": text for name, text in RISING.items()})
             self.let(f"{bare(rising.format(scores))} @ {v}", dtype, (q.shape[0], depth))
@@ -115,11 +121,15 @@ class Wanted(Wholes):
         state, carry, emitted = self.name(), self.name(), self.name()
         if self.choices.chance(70):
             w = self.whole_leaf(dtype, (width, width))
-            step = f"tanh({carry} @ {w} + {x}[t])"
+            step = f"tanh({carry} @ {w}{self.damping(' * 0.05')} + {x}[t])"
         else:
             step = f"({carry} + roll({carry}, 1, axis=1)) * 0.25 + {x}[t]"
+        # Seldom from zeros: what is not finite times an exact zero may be left out of a product, and so decides nothing.
+        start = (
+            f"zeros({dtype}, {batch}, {width})" if self.choices.chance(20) else f"full({dtype}, 0.5, {batch}, {width})"
+        )
         self.lines.append(
-            f"scan t in 0..{found.shape[0]} carry ({carry} = zeros({dtype}, {batch}, {width})) {{\n"
+            f"scan t in 0..{found.shape[0]} carry ({carry} = {start}) {{\n"
             f"  let {state} = {step}\n  next {carry} = {state}\n  emit {emitted} = {state}\n}}"
         )
         self.defined(emitted, dtype, found.shape)

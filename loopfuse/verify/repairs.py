@@ -169,6 +169,9 @@ class _Trial:
             return accs[name] if name in accs else below[0] if below else self._leaf(node)
         if isinstance(node, Select):
             return np.where(below[0], below[1], below[2])
+        if node.op == "bits":  # of numbers of their own width, which f64 is not
+            read = below[0].astype(node.args[0].dtype.numpy)
+            return _wide(OPS["bits"].evaluate([read], node.dtype), node.dtype)
         return _wide(OPS[node.op].evaluate(below, F64 if node.dtype.is_float else node.dtype), node.dtype)
 
     # -- accumulators -------------------------------------------------------------------------------------------------
