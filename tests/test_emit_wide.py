@@ -21,6 +21,9 @@ SCRIPTS = {
     "turned": ("input x: f32[N, N]\ninput y: f32[N, N]\noutput z[i, j] = x[i, j] + y[j, i]\n", {"N": 70000}),
     "histogram": ("input k: i32[M, N] where 0 <= k < 5\naccum c: i64[5] = 0 for i in 0..M, j in 0..N { c[k[i, j]] += 1 }\n"
                   "output c\n", {"M": 70000, "N": 70000}),
+    "pairs": ("input c: i32[M] where 0 <= c < 200000\ninput a: f64[M]\naccum h: f64[200000] = 0 for i in 0..M, j in 0..M {\n"
+              "  h[c[i]] += a[i] * a[j]\n}\noutput h\n", {"M": 70000}),
+    "cube": ("input a: f32[M, M]\noutput t = max(abs(a[i, k] - a[k, j]) for i, k, j)\n", {"M": 2048}),
     "scan": ("input x: f32[M, N]\noutput y = cumsum(x, axis=1)\n", {"M": 70000, "N": 70000}),
 }  # fmt: skip
 

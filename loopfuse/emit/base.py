@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import TypeVar
 
 from loopfuse.emit.code import KernelCode, Memory, Step
+from loopfuse.emit.reach import Reach, reach
 from loopfuse.emit.writer import Faults, Target, Writer
 from loopfuse.ir import Buffer, Kernel
 from loopfuse.schedule.base import Ask
@@ -15,7 +17,7 @@ from loopfuse.schedule.plan import Plan
 from loopfuse.sizes import ONE
 
 T = TypeVar("T")
-MOST_NARROW = 2**31 - 2**20  # elements and extents up to which subscripts are `int`, with room past the end
+MOST_NARROW = 2**31 - 2**21  # what an `int` may count up to, with room for a step of a whole grid past the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,19 @@ class Job:
         """A writer for one function."""
         return Writer(self.target, self.buffers, self.faults, self.wide)
 
-    @property
+    @cached_property
+    def reach(self) -> Reach:
+        """How far index arithmetic reaches."""
+        return reach(self.target, self.kernel.body)
+
+    @cached_property
     def wide(self) -> bool:
-        """Whether subscripts need 64 bits: an array of the kernel has, or may have, too many elements for 31."""
+        """Whether indices need 64 bits: an array of the kernel has, or may have, too many elements for 31, or what is computed
+        with indices may not fit."""
         named = self.ask.sketch.written | self.ask.sketch.read
-        return any(too_many(self.target, self.buffers[b]) for b in named if b in self.buffers)
+        if any(too_many(self.target, self.buffers[b]) for b in named if b in self.buffers):
+            return True
+        return self.reach.values is None or self.reach.values > MOST_NARROW
 
 
 def too_many(target: Target, buffer: Buffer) -> bool:

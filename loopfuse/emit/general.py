@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 
-from loopfuse.emit.base import Declined, Emitted, Job
+from loopfuse.emit.base import MOST_NARROW, Declined, Emitted, Job
 from loopfuse.emit.code import KernelCode, Launch, Memory, Repeat, Step, ceil_div, grid
 from loopfuse.emit.serial import Serial, passes
 from loopfuse.emit.slices import levels
@@ -45,6 +45,7 @@ class General:
         self.roots: dict[str, tuple[Acc, str]] = {}  # accumulators of finished folds, and their memory
         self.indices: list[str] = []  # of the recurrences around, which are arguments
         self.conditions: list[Stmt] = []
+        self.wide = job.wide or job.reach.points is None or job.reach.points > MOST_NARROW
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -77,12 +78,16 @@ class General:
                 steps += self.band(stmt)
         return steps
 
+    def writer(self) -> Writer:
+        """A writer for one function."""
+        return Writer(self.job.target, self.job.buffers, self.job.faults, self.wide)
+
     @contextmanager
     def function(
         self, what: str, threads: int, needs: Sequence[Stmt], head: str
     ) -> Iterator[tuple[Writer, list[Launch]]]:
         """A kernel function; the launch, without its grid, is what the list holds at the end."""
-        w = self.job.writer()
+        w = self.writer()
         for index in self.indices:
             w.size(index)
         self.prologue(w, needs)
@@ -134,7 +139,7 @@ class General:
         """A parallel band as a grid of threads or of blocks."""
         dims, lets, inner = self.chain(loop)
         total = self.job.target.poly(prod((self.trips(d) for d in dims), start=ONE))
-        scout = Team(self.job.writer(), self.job.name, TEAM)
+        scout = Team(self.writer(), self.job.name, TEAM)
         long = scout.within(inner) >= LONG and not any(isinstance(s, Loop) and s.order != "par" for s in inner)
         width = max((scout.within(s.body) for s in inner if isinstance(s, Loop) and s.order == "seq"), default=0)
         few = not total.is_const or total.constant <= MOST_BLOCKS * self.device.units * TEAM
@@ -411,7 +416,7 @@ class General:
 
     def recurrence(self, loop: Loop) -> list[Step]:
         """Steps in order: in one block where each is small, else as launches."""
-        scout = Team(self.job.writer(), self.job.name, TEAM)
+        scout = Team(self.writer(), self.job.name, TEAM)
         work = sum(scout.count_of(s) * max(1, scout.within(s.body)) for s in loop.body if isinstance(s, Loop))
         settled = {s.id for s in self.job.ask.env.program.sizes} | set(self.indices)
         for dim in loop.dims:

@@ -368,17 +368,20 @@ class Writer:
             if mode is None:
                 found.append(poly if poly is not None else self.integer(sub))
                 continue
-            raw, extent = self.integer(sub), self.poly(place.shape[axis])
+            extent, kind, raw = self.poly(place.shape[axis]), self.index, self.integer(sub)
+            if poly is None and sub.dtype.bits >= 32 and sub.dtype.name != "i32":  # looked at as computed, not as cut
+                kind, raw = "long long", f"(long long)({self.expr(sub)})"
             if mode.kind in ("constant", "checked"):
-                test = f"lf_inside<{self.index}>({raw}, {extent})"
+                test = f"lf_inside<{kind}>({raw}, {extent})"
                 if mode.kind == "checked":
                     span = getattr(node, "span", None)
                     counters = self.pointer(FAULTS, "unsigned int", write=True)
                     test = f"({test} || lf_fault({counters}, {self.faults.counter(node, buffer, span)}))"
                 guards.append((test, constant_text(mode.fill) if mode.fill is not None else None))
-                found.append(poly if poly is not None else raw)
+                found.append(poly if poly is not None else self.integer(sub))
             else:
-                found.append(f"lf_{mode.kind}<{self.index}>({raw}, {extent})")
+                text = f"lf_{mode.kind}<{kind}>({raw}, {extent})"
+                found.append(text if kind == self.index else f"({self.index}){text}")
         return found, guards
 
     def integer(self, expr: Expr) -> str:
