@@ -50,6 +50,8 @@ SCRIPTS: dict[str, tuple[str, dict[str, int]]] = {
                        {"M": 200, "N": 264, "K": 72}),
     "residual": (LINEAR + "input c: bf16[N]\ninput r: bf16[M, N]\noutput o = maximum(a @ b + c, 0) + r\n",
                  {"M": 300, "N": 200, "K": 72}),
+    "rounded residual": (LINEAR + "input r: bf16[M, N]\noutput o = i8(clip(round(f32(a @ b + r)), -100, 100))\n",
+                         {"M": 460, "N": 200, "K": 136}),
     "two residuals": (LINEAR + "input r: bf16[M, N]\ninput s: f32[M, N]\noutput o = f32(a @ b + r) * s\n",
                       {"M": 130, "N": 136, "K": 64}),
     "two outputs": (LINEAR + "import nn\nlet h = a @ b\noutput h\noutput o = nn.gelu_tanh(h)\n",
@@ -140,7 +142,7 @@ def test_tiles(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("name", ["columns of a map", "rows", "two outputs", "heads", "wide output"])
+@pytest.mark.parametrize("name", ["columns of a map", "rows", "two outputs", "heads", "wide output", "rounded residual"])
 @pytest.mark.parametrize("choice", [TILES[1], TILES[3], TILES[6]], ids=str)
 def test_tiles_of_folds(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, choice)

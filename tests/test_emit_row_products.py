@@ -44,6 +44,8 @@ PROGRAMS: dict[str, str] = {
     "log-sum-exp": HALF + "let h = f32(a @ b)\nlet m = max(h, axis=1)\n"
     "output o = m + log(sum(exp(h - m[:, None]), axis=1))\n",
     "both": AB + "input r: bf16[M, N]\nlet h = a @ b + r\noutput p = h\noutput o = nn.softmax(h)\n",
+    "weighted rows": AB + "input r: bf16[M, N]\nlet p = nn.softmax(f32(a @ b))\n"
+    "output s[i] = sum(p[i, j] * f32(r[i, j]) for j)\n",
     "scaled rows": AB + "input s: f32[M]\nlet h = f32(a @ b) * s[:, None]\n"
     "output o = bf16(h / (1.0 + max(abs(h), axis=1)[:, None]))\noutput m = max(abs(h), axis=1)\n",
     "dual": AB + "input c: bf16[K, N]\ninput w: bf16[N]\noutput o = nn.rmsnorm(nn.silu(a @ b) * (a @ c), w)\n",
@@ -208,7 +210,7 @@ def test_batches() -> None:
         "import nn\ninput a: bf16[B, M, K]\ninput b: bf16[B, K, N]\ninput c: bf16[N]\ninput r: bf16[B, M, N]\n"
         "output o = nn.rmsnorm(a @ b + r, c)\n"
     )
-    lowered, optimised = compiled(text, {"B": 16, "M": 1024, "N": 1024, "K": 1024})
+    lowered, optimised = compiled(text, {"B": 15, "M": 1152, "N": 1024, "K": 1024})
     sizes = {"B": 3, "M": 70, "N": 520, "K": 40}
     assert by_rows(code := checked(lowered, optimised, sizes)), code.refusals
 

@@ -81,7 +81,7 @@ def test_products_in_turn(name: str) -> None:
 
 
 @pytest.mark.parametrize("choice", TILES, ids=str)
-@pytest.mark.parametrize("name", ["residual", "columns of a map", "dual"])
+@pytest.mark.parametrize("name", ["residual", "rounded residual", "columns of a map", "dual"])
 def test_tiles(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the tile is not what would be chosen."""
     only(monkeypatch, choice)

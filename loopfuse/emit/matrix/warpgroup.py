@@ -310,6 +310,8 @@ class Kernel(Places):
         if not self.late():
             self.one_sided()
         if self.inplace:
+            if not self.staged:  # else each piece ends with the barrier after which it leaves
+                w.line(self.sync())
             with w.block(f"if ({self.thread} == 0)"):
                 w.line("lf_tile_store_read<0>();")
                 for k in range(min(form.slots, len(self.pieces()))):
