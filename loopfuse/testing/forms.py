@@ -7,7 +7,7 @@ from collections.abc import Callable
 from loopfuse.dtypes import DTYPES
 from loopfuse.ops import MONOIDS, OPS
 from loopfuse.testing.elements import REDUCTIONS
-from loopfuse.testing.page import FLOATS, INDICES, Scope, Shape, bare
+from loopfuse.testing.page import FLOATS, INDICES, Scope, Shape, bare, product
 from loopfuse.testing.wanted import Wanted
 from loopfuse.testing.wholes import CUMULATIVE
 
@@ -300,17 +300,17 @@ class Forms(Wanted):
         a, b = self.whole_leaf(dtype, shape), self.whole_leaf(dtype, shape)
         lead, rest = shape[0], shape[1:]
         makers: dict[str, Callable[[], object]] = {
-            "part concat": lambda: self.let(f"concat({a}, {b}, axis=0)", dtype, (f"2 * {lead}", *rest)),
+            "part concat": lambda: self.let(f"concat({a}, {b}, axis=0)", dtype, (product("2", lead), *rest)),
             "part stack": lambda: self.let(f"stack({a}, {b}, axis=0)", dtype, ("2", *shape)),
             "part slice": lambda: self.let(f"({a})[1:]" if "." in a else f"{a}[1:]", dtype, (f"{lead} - 1", *rest)),
             "part step": lambda: self.let(f"{a}[::2]", dtype, (f"({lead} + 1) // 2", *rest)),
             "part pad": lambda: self.padded(a, dtype, shape),
             "part repeat": lambda: self.let(f"repeat({a}, 3, axis=0)", dtype, (f"3 * {lead}", *rest)),
             "part tile": lambda: self.let(
-                f"tile({a}, {', '.join('2' for _ in shape)})", dtype, tuple(f"2 * {e}" for e in shape)
+                f"tile({a}, {', '.join('2' for _ in shape)})", dtype, tuple(product("2", e) for e in shape)
             ),
             "part split": lambda: self.split(dtype, shape),
-            "part flat": lambda: self.let(f"reshape({a}, {' * '.join(shape)})", dtype, (" * ".join(shape),)),
+            "part flat": lambda: self.let(f"reshape({a}, {product(*shape)})", dtype, (product(*shape),)),
             "part last": lambda: self.let(f"{a}[-1]", dtype, rest),
         }
         if len(shape) == 2:
@@ -326,7 +326,7 @@ class Forms(Wanted):
 
     def split(self, dtype: str, shape: Shape) -> None:
         """Two halves."""
-        whole = self.declare(dtype, (f"2 * {shape[0]}", *shape[1:])) if self.room else None
+        whole = self.declare(dtype, (product("2", shape[0]), *shape[1:])) if self.room else None
         if whole is None:
             return
         first, second = self.name(), self.name()

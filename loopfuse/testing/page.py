@@ -171,6 +171,11 @@ def stands_alone(index: str, text: str) -> bool:
     return re.search(rf"[\w\])]\[(?:[^\[\]]*, )?{index}(?:, [^\[\]]*)?\]", text) is not None
 
 
+def product(*extents: str) -> str:
+    """A product of extents; sums among them are in parentheses."""
+    return " * ".join(f"({e})" if "+" in e or "-" in e else e for e in extents)
+
+
 def bare(text: str) -> str:
     """An expression without the parentheses around the whole."""
     if not (text.startswith("(") and text.endswith(")")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loopfuse.testing.elements import REDUCTIONS, Elements, Makers, Place
-from loopfuse.testing.page import FLOATS, Array, Shape, bare
+from loopfuse.testing.page import FLOATS, Array, Shape, bare, product
 
 CUMULATIVE = ("cumsum", "cummax", "cummin", "cumprod")
 
@@ -190,7 +190,7 @@ class Wholes(Elements):
 
     def folded(self, dtype: str, shape: Shape) -> str:
         """A vector of all elements, given its axes."""
-        count = " * ".join(shape)
+        count = product(*shape)
         found = next((a for a in self.arrays if a.dtype == dtype and a.shape == (count,)), None)
         if found is None and not self.room:
             return self.whole_leaf(dtype, shape)

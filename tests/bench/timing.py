@@ -12,6 +12,7 @@ import torch
 Call = Callable[[], object]
 SPIN = 2_000_000  # clock ticks, about a millisecond: the host is done launching when the GPU begins
 FLUSHED = 1 << 28  # bytes written before each call, several times the L2
+HEAT = 1.0  # seconds of work before calls are compared
 PRODUCT = 8192  # extent of the square matrices whose product says what the matrix units reach
 
 
@@ -70,9 +71,13 @@ class Clock:
         return [self._sample(call) for _ in range(repeats)]
 
     def rounds(self, calls: Mapping[str, Call]) -> dict[str, list[float]]:
-        """`samples` of several calls in turns, forth and back, so that heat and power favour none of them."""
-        for call in [*calls.values()] * 3:
-            call()
+        """`samples` of several calls in turns, forth and back, so that heat and power favour none of them. Before them the
+        calls run back to back for a while: a device that has just been idle has clocks that no work keeps."""
+        start = time.perf_counter()
+        while time.perf_counter() - start < HEAT:
+            for call in [*calls.values()] * 3:
+                call()
+            torch.cuda.synchronize()
         repeats = self._repeats(sum(wall_ms(call) + 1.2 for call in calls.values()) / max(len(calls), 1), 10, 50)
         found: dict[str, list[float]] = {who: [] for who in calls}
         order = list(calls)
