@@ -6,6 +6,7 @@ What is not right in a file is told once, with its line, and left out; a program
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tempfile
@@ -25,6 +26,7 @@ HEAD = """\
 # Tiles of matrix products, the fastest of a few by timing (times in microseconds). `loopfuse run --tune` writes this file.
 # Results do not depend on it but for rounding. --no-lock leaves it out; without it the tiles are those of the model.
 """
+MOST_NAMED = 5  # tiles that a message lists
 AGAIN = "--tune writes it anew; without it the tiles are those of the model"
 _SECTION = re.compile(r"(.*) \(([A-Za-z0-9_]+)\)", re.DOTALL)
 
@@ -72,6 +74,13 @@ class Lock:
         """The tiles for a device, by the digests of their kernels."""
         return {digest: entry.tile for digest, entry in self.sections.get(self.section(name, arch), {}).items()}
 
+    def times(self, chosen: Iterable[Chosen], name: str, arch: str) -> dict[str, float]:
+        """By kernel, the seconds that its tile took when it was timed."""
+        entries = self.sections.get(self.section(name, arch), {})
+        found = {one.kernel: (one.tile, entry) for one in chosen if (entry := entries.get(one.digest))}
+        timed = {k: {e.model: e.model_us, e.tile: e.us}.get(tile) for k, (tile, e) in found.items()}
+        return {kernel: us * 1e-6 for kernel, us in timed.items() if us}
+
     def tell(self, chosen: Iterable[Chosen], name: str, arch: str) -> None:
         """Tell of the entries that a program could not use, each once."""
         section = self.section(name, arch)
@@ -80,7 +89,8 @@ class Lock:
                 self.told.add((section, one.digest))
                 message = f"the tile `{one.wanted}` that `{self.path.name}` has for {one.kernel} is left out: {one.why}"
                 took = f"it runs with `{one.tile}`, which the model takes" if one.tile else ""
-                self.heard(_warning(message, self.spans.get((section, one.digest)), [took] * bool(took)))
+                notes = [note for note in (took, _tiles(one)) if note]
+                self.heard(_warning(message, self.spans.get((section, one.digest)), notes))
 
 
 def lock_path(script: Path) -> Path:
@@ -99,6 +109,16 @@ def _compact(name: str) -> str:
 
 def _warning(message: str, span: Span | None, notes: Iterable[str] = ()) -> Diagnostic:
     return error("LF0521", message, span, notes=notes, fix=AGAIN, level="warning")
+
+
+def _tiles(one: Chosen) -> str:
+    """The tiles that a kernel has, the nearest in name to the one that was wanted first."""
+    others = [tile for tile in one.offered if tile != one.wanted]
+    if not others:
+        return ""
+    near = difflib.get_close_matches(one.wanted, others, MOST_NAMED, 0.0)
+    more = f", and {len(others) - len(near)} more" if len(others) > len(near) else ""
+    return f"it has {', '.join(f'`{tile}`' for tile in near)}{more}; --tune times the most promising"
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

@@ -423,3 +423,34 @@ kernel k1
     a[j] = m
     b[j] = k
 """
+
+# It begins in the middle of a vector, and positions fall.
+TEXTS["from one"] = """
+program one(N)
+buf x: f32[N] in
+buf y: i8[N] in
+buf a: f32 out
+buf q: i64 out
+kernel k1
+  fold i in 1 .. N
+    acc s: f32 sum
+    acc m: i8 argmax
+    s <- x[i]
+    m <- i8(y[i] > 0i8) at {N - i}
+  a[] = s
+  q[] = m
+"""
+
+# An element is read in the iteration that wrote it.
+TEXTS["read back"] = """
+program back(N)
+buf x: f32[N] in
+buf z: f32[N] out
+buf a: f32 out
+kernel k1
+  fold i < N
+    acc s: f32 sum
+    z[i] = x[i] * 2.0f32
+    s <- z[i] * z[i]
+  a[] = s
+"""

@@ -2,7 +2,7 @@
 
 In the order of a page: a block of `lf` or `toml` with its name in the first line becomes a file; `python` is run, on an engine that
 stands for a GPU; in `console` each `$ ` line is run, through `| grep`, `| sed` and `| head` if it says so, and what follows it
-is what it printed, without the line of a kernel that says what it takes (that is the compiler's) and the list of what it calls.
+is what it printed, without the lines of a kernel that say what it takes (those are the compiler's) and the list of what it calls.
 `pytest tests/test_cuda_docs.py --bless` writes the pages anew.
 """
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "cuda.md"
 PAGES = (PAGE, ROOT / "docs" / "contractions.md")
 BLOCK = re.compile(r"^```(?P<language>\w+)(?P<rest>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-LEFT_OUT = re.compile(r"^// takes {5}.*\n|^// what the kernels call, .*\n\n", re.MULTILINE)
+LEFT_OUT = re.compile(r"^// takes {5}.*\n|^  registers  .*\n|^// what the kernels call, .*\n\n", re.MULTILINE)
 OTHERS = {"--set", "--import-source", "--source-folders", "--tool", "--trace", "--bless"}  # of other programs, of tests
 
 

@@ -9,15 +9,24 @@ from typing import Any
 import pytest
 from test_cli_passes import Shell, shell
 
+from loopfuse import driver
 from loopfuse.bench.rows import Row
 from loopfuse.bench.work import predicted
 from loopfuse.cli import running
 from loopfuse.cli.frame import Context
+from loopfuse.cuda import binary as cuda
+from loopfuse.cuda.binary import Binary
+from loopfuse.cuda.cache import open_cache
 from loopfuse.devices import A100, H200
 from loopfuse.driver import Clock
 from loopfuse.emit.code import Tiling
+from loopfuse.emit.program import NO_COST, emit
+from loopfuse.passes import Options
+from loopfuse.schedule.plan import Plan
 from loopfuse.views import tilings
-from loopfuse.views.plans import Planned
+from loopfuse.views.estimates import estimates
+from loopfuse.views.plans import Planned, plan
+from tests.bench.workloads import WORKLOADS
 from tests.cuda_code import everything
 
 __all__ = ["shell"]
@@ -46,12 +55,19 @@ def record(shell: Shell, text: str, dims: str = SQUARE, *more: str) -> dict[str,
     return found
 
 
+def lower(name: str, shell: Shell) -> driver.Lowered:
+    """A script of the shell's folder as it is before passes."""
+    return driver.lower_program(driver.compile_source(driver.read_source(shell.folder / name)).typed)
+
+
 def test_products_of_warpgroups(shell: Shell) -> None:
     rows = kernel(shell, GELU)
     assert rows["by"] == ["wgmma bf16"]
     assert re.match(r"128 x \d+ (by|for each of) 2 warpgroups", rows["tile"][0])
     assert re.match(r"\d stages of 64 of the sum, 64 of them a tile; \d slots", rows["ring"][0])
     assert re.match(r"\d+ registers a thread", rows["results"][0])
+    assert re.match(r"not compiled here|\d+ a thread, ", rows["registers"][0])
+    assert re.match(r"132 of 384 threads, \d+ KiB shared", rows["blocks"][0])
     assert re.match(r"\d+, the last one \d+% full \(\d+ tiles, 132 at once\)", rows["waves"][0])
     assert re.match(r"\d+ us, \d\d% of the bf16 peak of the matrix units", rows["predicted"][0])
     assert re.search(r"\d+ clocks of a tile, \d+% of its time", rows["epilogue"][0])
@@ -130,7 +146,7 @@ def test_several_products_folds_and_cut_sums(shell: Shell) -> None:
         assert rows["epilogue"] == ["in the second kernel"]
         assert "parts, " in rows["waves"][0]
     row = "import nn\ninput a: bf16[M, K]\ninput b: bf16[K, N]\noutput o = nn.softmax(f32(a @ b))\n"
-    rows = kernel(shell, row, "M=4096,N=1024,K=1024")
+    rows = kernel(shell, row, "M=17280,N=1024,K=1024")
     assert re.search(r"clusters of \d blocks hold whole rows", rows["tile"][0])
     assert len(rows["folds"]) == 1
 
@@ -155,8 +171,13 @@ TURNS = Tiling("wgmma bf16", "bf16", True, 128, 192, "2 warpgroups", 4, 64, 192,
      ({"tiles": 100}, "1000 clocks of a tile, 2% of its time, which no product hides"),
      ({"turns": False, "resident": 2, "at_once": 264}, "the rest is hidden behind the other block's products"),
      ({"turns": False, "resident": 2, "at_once": 264, "tiles": 100}, "which no product hides"),
-     ({"split": 4}, "4 blocks of a cluster share each sum"), ({"tiles": 0}, "0, which is 0% full (0 tiles, 132 at once)"),
-     ({"tiles": 1}, "1, which is 1% full (1 tile, 132 at once)"), ({"tiles": 264}, "2, the last one 100% full"),
+     ({"split": 4}, "4 blocks of a cluster share each sum"), ({"tiles": 0}, "0: 0 of 132 multiprocessors have work, 0% (0 tiles)"),
+     ({"tiles": 1}, "1: 1 of 132 multiprocessors have work, 1% (1 tile)"),
+     ({"tiles": 88, "at_once": 88}, "1: 88 of 132 multiprocessors have work, 67% (88 tiles)"),
+     ({"tiles": 33, "at_once": 33, "split": 4}, "1: 132 of 132 multiprocessors have work, 100% (33 tiles)"),
+     ({"tiles": 66, "at_once": 264, "resident": 2}, "1: 66 of 132 multiprocessors have work, 50% (66 tiles, 25% of the places)"),
+     ({"tiles": 264}, "2, the last one 100% full (264 tiles, 132 at once)"),
+     ({"tiles": 150, "at_once": 88}, "2, the last one 70% full (150 tiles, 88 at once on 88 of 132 multiprocessors)"),
      ({"comes": ("r",), "reads": ("x", "y"), "once": ("c",)}, "r as tiles; x, y by elements; c once a tile"),
      ({"bytes": 10**12}, "of the bandwidth of memory"), ({"seconds": 0.0}, "0 us")],
 )  # fmt: skip
@@ -180,6 +201,90 @@ def test_what_a_call_should_take_beside_what_it_took(capsys: pytest.CaptureFixtu
 def test_the_prediction_is_that_of_the_tiles() -> None:
     code = everything()
     program: Any = type("", (), {"kernels": (type("", (), {"id": code.kernels[1].kernel}),)})
-    planned = Planned(program, H200, {}, {}, {}, frozenset())
+    planned = Planned(program, H200, {"k3": Plan("contraction", {}, (), NO_COST)}, {}, {}, frozenset())
     assert predicted(code, planned) == 1.5e-4
-    assert predicted(replace(code, kernels=code.kernels[:1]), planned) is None
+    assert predicted(code, replace(planned, plans={})) is None
+
+
+def test_one_number(shell: Shell) -> None:
+    """What a kernel should take is the same wherever it is shown, and of the tiles that it has."""
+    (tiling,) = (found := record(shell, GELU))["tilings"]
+    assert found["of"] == "tiles"
+    assert found["us"] == tiling["seconds"] * 1e6
+    rows = kernel(shell, GELU)
+    said = re.search(r"^estimate +(\S+ us), by its tiles$", shell.out, re.MULTILINE)
+    assert said and rows["predicted"][0].startswith(f"{said[1]}, ")
+    assert not re.search(r"^(tiles|path|shared|registers) ", shell.out, re.MULTILINE)
+    assert shell("explain", "c.lf", "--cost", "--dims", SQUARE) == 0
+    (line,) = [x for x in shell.out.splitlines() if x.startswith("k1 ") and "written" not in x]
+    assert f"{line.split()[-1]} us" == said[1]
+
+
+def test_the_number_of_another_plan(shell: Shell) -> None:
+    """A kernel has the estimate of the plan by which it was written; where nothing writes the cheapest one, that is said."""
+    shell.write("c.lf", "input u: f32[N]\nlet a[i in 0..N] = exp(edge(u)[i - 1]) + exp(edge(u)[i + 1])\n"
+                "output b[i in 0..N] = exp(edge(a)[i - 1]) + exp(edge(a)[i + 1])\npragma fuse(a, b)\n")  # fmt: skip
+    assert shell("explain", "c.lf", "--cost", "--dims", "N=2^20", "--json") == 0
+    (found,) = shell.records("cost")
+    assert (found["of"], found["schedule"], found["emitter"]) == ("another", "stencil", "general")
+    assert shell("explain", "c.lf", "--kernel", "k1", "--dims", "N=2^20") == 0
+    assert "us, bound by memory, if stencil wrote it; as written it has no estimate" in shell.out
+    assert shell("explain", "c.lf", "--cost", "--dims", "N=2^20") == 0
+    assert re.search(r"^k1 .*\d\*$", shell.out, re.MULTILINE)
+    assert "* of a schedule that nothing writes yet" in shell.out
+
+
+def test_registers_are_known_once_compiled(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOPFUSE_CACHE_DIR", str(shell.folder / "cache"))
+    assert kernel(shell, GELU)["registers"] == ["not compiled here"]
+    program = driver.optimise(lower("c.lf", shell), Options(sizes={"M": 4096, "N": 4096, "K": 4096})).program
+    (made,) = (code := emit(program, {"M": 4096, "N": 4096, "K": 4096})).kernels
+    kept = Binary(cubin=b"", name=made.name, arch="sm_90a", compiler="nvrtc 13", registers=151)
+    open_cache().put_kernel(code.source(made), "sm_90a", cuda.Options(), kept)
+    assert kernel(shell, GELU)["registers"] == ["151 a thread, no spills (sm_90a, nvrtc 13)"]
+    code = everything()
+    had = {"k3": Binary(cubin=b"", name="k3", arch="sm_90a", compiler="nvrtc 13", registers=168)}
+    first, second = code.kernels
+    code = replace(code, kernels=(first, replace(second, tiling=TURNS)))
+    assert "registers  168 a thread, no spills (sm_90a, nvrtc 13)" in tilings.lines(code, "k3", H200, had)
+    spilled = {"k3": replace(had["k3"], spill_loads=8)}
+    assert "registers  168 a thread, 8 bytes of spills (sm_90a, nvrtc 13)" in tilings.lines(code, "k3", H200, spilled)
+    (facts,) = tilings.as_record(code, "k3", H200, had, 4e-4)["tilings"]
+    assert (facts["registers"], facts["spills"], facts["measured"]) == (168, 0, 4e-4)
+    assert facts["measured_share"] == pytest.approx(facts["share"] / 2)
+    assert "measured   400 us, 32% of it" in tilings.lines(code, "k3", H200, had, 4e-4)
+    assert shell("explain", "c.lf", "--compile") == 2
+    assert "--compile is for one kernel: give --kernel too" in shell.err
+
+
+@pytest.mark.parametrize(
+    ("name", "within"),
+    [("matmul_bf16_4096", 1e-9), ("matmul_bf16_1024", 1e-9), ("matmul_bf16_256x8192x8192", 1e-9),
+     ("swiglu_bf16", 1e-9), ("qkv_gqa_bf16", 1e-9), ("matmul_residual_ln_bf16", 1e-9),
+     ("linear_residual_bf16_k768", 1e-9), ("linear_gelu_f32_4096", 0.03), ("matmul_f64_4096", 0.06)],
+)  # fmt: skip
+def test_fusion_decides_by_the_same_model(name: str, within: float) -> None:
+    """Of products of warpgroups the plan that decided has the estimate of the tiles that were then chosen."""
+    workload = WORKLOADS[name]
+    typed = driver.compile_source(driver.read_source(workload.path)).typed
+    sizes = workload.sizes(typed)
+    done = driver.optimise(driver.lower_program(typed), Options(sizes=sizes))
+    planned = plan(done.program, H200, sizes, done.stages)
+    code = emit(done.program, sizes)
+    for id, found in estimates(planned, code).items():
+        assert found.of == "tiles"
+        assert found.seconds == pytest.approx(planned.plans[id].cost.seconds, rel=within)
+
+
+def test_past_its_edges_an_operand_is_computed(shell: Shell) -> None:
+    """The plan and the kernel say so alike, and what one computed operand costs, a second one costs once more."""
+    text = (
+        "input x: f16[N, H, W, C]\ninput w: f16[3, 3, C, K]\noutput y[n, i in 0..H, j in 0..W, k] = "
+        "sum(f32(constant(x, 0)[n, i + r - 1, j + s - 1, c]) * f32({}) for r, s, c)\n"
+    )
+    burden = r"^prologue .*the left operand \(of `x`\).*, and the products run at (0\.\d\d) of their rate"
+    for right, rate in (("w[r, s, c, k]", "0.60"), ("maximum(w[r, s, c, k], 0)", "0.51")):
+        rows = kernel(shell, text.format(right), "N=32,H=56,W=56,C=64,K=64")
+        assert rows["by"] == ["mma.sync f16"]
+        found = re.search(burden, shell.out, re.MULTILINE)
+        assert found and found[1] == rate

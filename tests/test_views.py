@@ -25,6 +25,7 @@ from loopfuse.schedule.plan import Cost, Guard, Launch, Plan
 from loopfuse.views import costs, counts, decisions, passes, tables
 from loopfuse.views.align import groups, increasing
 from loopfuse.views.diff import Shown, diff, text
+from loopfuse.views.estimates import Estimate
 from loopfuse.views.lines import gutter, kernel_lines, stem
 from tests.ir_strategies import ir_programs
 
@@ -254,7 +255,7 @@ PLAN = Plan("row cascade", {"b": "grid", "j": "lane"}, (Launch("main", 4096, 256
 
 def test_cost_table() -> None:
     program = lowered("06_softmax.lf")
-    plans = {"k1": PLAN, "k2": PLAN, "k4": PLAN}
+    plans = dict.fromkeys(("k1", "k2", "k4"), Estimate(PLAN.cost.seconds, PLAN))
     lines = costs.cost_table(program, plans)
     assert lines[1].split() == ["k1", "row", "cascade", "120", "M", "32", "MiB", "3.58", "memory", "44", "75%", "24", "KiB",
                                 "17%", "12.1"]  # fmt: skip
@@ -265,9 +266,9 @@ def test_cost_table() -> None:
     assert "H200: memory-bound below 14 (fp32)" in foot
     assert "sizes: B = 4, N = 1024 (assumed)" in foot
     assert "k1 holds where N <= 8192; else the row is read twice" in foot
-    one = "\n".join(costs.kernel_view(program, program.kernels[0], PLAN))
+    one = "\n".join(costs.kernel_view(program, program.kernels[0], plans["k1"]))
     assert "4096 blocks of 256" in one
-    assert costs.as_record("k1", PLAN)["us"] == pytest.approx(12.1)
+    assert costs.as_record("k1", plans["k1"])["us"] == pytest.approx(12.1)
 
 
 @pytest.mark.parametrize(

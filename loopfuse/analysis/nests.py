@@ -6,7 +6,7 @@ then computed from one of the sums alone, the kernel is as many kernels as there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from loopfuse.ir import Kernel, Let, Loop, Stmt, Store
@@ -38,29 +38,33 @@ def _plain(loop: Loop) -> bool:
 
 def _nests(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
     """Loops side by side, each with the lets that it uses and the stores of what it folds, and taken apart by its sums."""
-    behind: dict[str, frozenset[int]] = {}
-    groups: dict[int, list[Stmt]] = {}
-    for number, stmt in enumerate(body):
+    nests = {number: s for number, s in enumerate(body) if isinstance(s, Loop)}
+    stores = _stores(body, {acc.id: number for number, nest in nests.items() for acc in nest.accs}, nests)
+    found: list[tuple[Stmt, ...]] = []
+    for number, mine in stores.items():
+        first = nests[number]
+        inner = _sums(first.body) if _plain(first) else []
+        parts: list[list[Stmt]] = [[replace(first, body=part)] for part in inner] or [[first, *mine]]
+        found += [tuple(_used([*_lets(body[:number]), part[0], *_lets(body[number:]), *part[1:]])) for part in parts]
+    return found
+
+
+def _stores(body: Sequence[Stmt], results: Mapping[str, int], owners: Iterable[int]) -> dict[int, list[Store]]:
+    """The stores of a body by whose result they store: `results` are the names that each owner gives, a nest or a sum. None at
+    all where one stores results of several or of none, or a loop reads them or runs in order."""
+    behind = {name: frozenset((owner,)) for name, owner in results.items()}
+    found: dict[int, list[Store]] = {owner: [] for owner in owners}
+    for stmt in body:
         used = free_names([stmt])
         mine = frozenset().union(*(behind.get(n, frozenset()) for n in used.values | used.loads))
         if isinstance(stmt, Let):
             behind[stmt.id] = mine
         elif isinstance(stmt, Store):
             if len(mine) != 1 or stmt.absorb:
-                return []
-            groups[next(iter(mine))].append(stmt)
+                return {}
+            found[next(iter(mine))].append(stmt)
         elif mine or stmt.order != "par":
-            return []
-        else:
-            groups[number] = [stmt]
-            behind |= {acc.id: frozenset((number,)) for acc in stmt.accs}
-    found: list[tuple[Stmt, ...]] = []
-    for number, group in groups.items():
-        first = body[number]
-        assert isinstance(first, Loop)
-        inner = _sums(first.body) if _plain(first) else []
-        parts: list[list[Stmt]] = [[replace(first, body=part)] for part in inner] or [group]
-        found += [tuple(_used([*_lets(body[:number]), part[0], *_lets(body[number:]), *part[1:]])) for part in parts]
+            return {}
     return found
 
 
@@ -73,22 +77,11 @@ def _sums(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
     folds = [s for s in body if isinstance(s, Loop)]
     if any(not s.accs or s.order != "par" or _joined(s) for s in folds):
         return []
-    behind = {acc.id: frozenset((acc.id,)) for fold in folds for acc in fold.accs}
-    groups: dict[str, list[Store]] = {acc: [] for acc in behind}
-    for stmt in body:
-        used = free_names([stmt])
-        mine = frozenset().union(*(behind.get(n, frozenset()) for n in used.values | used.loads))
-        if isinstance(stmt, Loop) and mine:  # a fold that reads another one's sum
-            return []
-        if isinstance(stmt, Let):
-            behind[stmt.id] = mine
-        elif isinstance(stmt, Store):
-            if len(mine) != 1 or stmt.absorb:
-                return []
-            groups[next(iter(mine))].append(stmt)
-    if len(groups) < 2 or not all(groups.values()):
+    accs = [acc.id for fold in folds for acc in fold.accs]
+    stores = _stores(body, {acc: number for number, acc in enumerate(accs)}, range(len(accs)))
+    if len(stores) < 2 or not all(stores.values()):
         return []
-    return [_one(body, acc, stores) for acc, stores in groups.items()]
+    return [_one(body, acc, stores[number]) for number, acc in enumerate(accs)]
 
 
 def _joined(fold: Loop) -> bool:

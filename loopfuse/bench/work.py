@@ -9,6 +9,7 @@ from loopfuse.bind import buffer_bytes
 from loopfuse.devices import Device
 from loopfuse.emit.code import Code
 from loopfuse.ir import Program
+from loopfuse.views.estimates import estimates
 from loopfuse.views.plans import Planned
 
 
@@ -51,10 +52,8 @@ def work(program: Program, planned: Planned, device: Device, sizes: Mapping[str,
 
 
 def predicted(code: Code, planned: Planned) -> float | None:
-    """Seconds that the kernels should take, one after another: by the tiles that were emitted, else by the plans; None
-    where a kernel has neither."""
-    emitted = {k.kernel: k.tiling.seconds for k in code.kernels if k.tiling is not None}
-    times = [emitted.get(k.id) or (planned.plans[k.id].cost.seconds if k.id in planned.plans else None)
-             for k in planned.program.kernels]  # fmt: skip
-    known = [t for t in times if t is not None]
-    return sum(known) if known and len(known) == len(times) else None
+    """Seconds that the kernels should take, one after another, as they were written; None where one has no estimate."""
+    found = estimates(planned, code)
+    if not found or len(found) < len(planned.program.kernels) or not all(e.own for e in found.values()):
+        return None
+    return sum(e.seconds for e in found.values())

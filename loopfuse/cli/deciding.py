@@ -7,12 +7,14 @@ import difflib
 
 from loopfuse.cli import arguments, locks, passing, screen
 from loopfuse.cli.frame import Context
+from loopfuse.cuda.cache import open_cache
 from loopfuse.diag import CompilerError, UserError, error
-from loopfuse.emit.code import Code
 from loopfuse.ir import Program
+from loopfuse.lock import Lock
 from loopfuse.repl.parts import split
 from loopfuse.views import costs, decisions, emitted
 from loopfuse.views import passes as views
+from loopfuse.views.estimates import estimates
 from loopfuse.views.lines import gutter
 from loopfuse.views.plans import Planned, plan
 from loopfuse.views.tables import sizes_line
@@ -71,15 +73,21 @@ def _why(options: argparse.Namespace, context: Context, done: passing.Passed) ->
 def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -> None:
     planned = plan(done.program, done.device, done.known, done.stages)
     program: Program = done.program
-    code = _code(options, context, done)
-    for kernel, found in planned.plans.items():
+    lock = locks.opened(options, context)
+    built = _built(options, context, done, lock)
+    code = built.code if built is not None else None
+    measured = (
+        lock.times(code.chosen, done.device.name, done.device.arch) if lock is not None and code is not None else {}
+    )
+    found = estimates(planned, code)
+    for kernel, one in found.items():
         if options.kernel in (None, kernel) or done.home(options.kernel) == kernel:
-            who = emitted.written(code, kernel, done.device) if code is not None else {}
-            context.terminal.record({"kind": "cost", **costs.as_record(kernel, found), **who})
+            who = emitted.written(built, kernel, measured.get(kernel)) if built is not None else {}
+            context.terminal.record({"kind": "cost", **costs.as_record(kernel, one), **who})
     if options.kernel is None:
-        lines = costs.cost_table(program, planned.plans)
-        lines += ["", *costs.foot(program, planned.plans, done.device, planned.sizes, planned.assumed)]
-        lines += ["", *emitted.emitters(code, done.device)] if code is not None else []
+        lines = costs.cost_table(program, found)
+        lines += ["", *costs.foot(program, found, done.device, planned.sizes, planned.assumed)]
+        lines += ["", *emitted.emitters(built)] if built is not None else []
     else:
         home = done.home(options.kernel)
         chosen = next((k for k in program.kernels if k.id == home), None)
@@ -89,19 +97,26 @@ def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -
             raise UserError(error("LF0502", f"no kernel is called `{options.kernel}`",
                                   notes=[f"there are {', '.join(known)}" if known else "there are none"],
                                   fix=f"did you mean `{near[0]}`?" if near else None))  # fmt: skip
-        lines = costs.kernel_view(program, chosen, planned.plans.get(chosen.id))
-        lines += ["", *emitted.emitters(code, done.device, chosen.id)] if code is not None else []
+        lines = costs.kernel_view(program, chosen, found.get(chosen.id))
+        lines += ["", *emitted.emitters(built, chosen.id, measured.get(chosen.id))] if built is not None else []
         lines += ["", *_terms(planned, planned)]
     for line in lines:
         context.terminal.result(line)
 
 
-def _code(options: argparse.Namespace, context: Context, done: passing.Passed) -> Code | None:
-    """The CUDA C, which tells who writes each kernel; None for a device that has none."""
+def _built(
+    options: argparse.Namespace, context: Context, done: passing.Passed, lock: Lock | None
+) -> emitted.Built | None:
+    """The CUDA C, which tells who writes each kernel, with what was compiled of it; None for a device that has none."""
     if done.device.kind != "gpu":
         return None
     try:
-        return emitted.emitted(done.program, done.known, done.device, not options.dims, locks.opened(options, context))
+        if options.compile:
+            return emitted.build(
+                done.program, done.known, done.device, dynamic=not options.dims, cache=open_cache(), lock=lock
+            )
+        cache = open_cache() if options.kernel else None
+        return emitted.kept(done.program, done.known, done.device, not options.dims, cache, lock)
     except CompilerError as why:
         context.terminal.say(f"loopfuse: there is no CUDA C of this program: {why}")
         return None

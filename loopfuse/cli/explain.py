@@ -21,11 +21,16 @@ def main(argv: list[str], context: Context) -> int:
     parser.add_argument("--why", nargs=2, metavar=("A", "B"), help="why two definitions are (not) one kernel")
     parser.add_argument("--cost", action="store_true", help="what each kernel is estimated to take, and its bound")
     parser.add_argument("--kernel", metavar="K", help="one kernel and its plan")
+    parser.add_argument(
+        "--compile", action="store_true", help="with --kernel: compile it too, for the registers that it takes"
+    )
     parser.add_argument("--remarks", action="store_true", help="everything that the passes said")
     passargs.add_passes(parser)
     arguments.add_lock(parser)
     options = parser.read(argv, context)
     views_asked = options.why or options.cost or options.kernel or options.remarks
+    if options.compile and not options.kernel:
+        parser.error("--compile is for one kernel: give --kernel too")
     if options.script is None and views_asked:
         parser.error("no script is named")
     if options.script is None or _is_code(options.script):

@@ -206,7 +206,7 @@ class Fault:
 class Chosen:
     """The tile of a kernel of the IR that has a choice: its name, and the name of the one that the model of its time takes.
     `digest` names what the kernel computes. `wanted`: the tile that a lock file asks for, "" for none; `why` it was not
-    taken."""
+    taken, and then `offered`, the names of those that there are, each way's best first."""
 
     kernel: str
     digest: str
@@ -214,6 +214,7 @@ class Chosen:
     model: str
     wanted: str = ""
     why: str = ""
+    offered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

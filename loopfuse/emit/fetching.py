@@ -15,7 +15,7 @@ from loopfuse.emit.base import Job
 from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Let, Load, Loop, Ref, Stmt, Store
 from loopfuse.prove import Facts
 from loopfuse.sizes import ONE, ZERO, Poly
-from loopfuse.walking import exprs, guarded, walk
+from loopfuse.walking import exprs, guarded, own, walk
 
 PIECES = (16, 8, 4, 2, 1)  # bytes of a memory instruction
 MOST_AHEAD = 256  # bytes that a thread loads ahead
@@ -66,6 +66,7 @@ class Accesses:
             self.facts = self.facts.index(dim.id, lows, highs, self.target.poly(dim.step))
         self.multiples = {s.id: s.multiple for s in job.ask.env.program.sizes}
         self.written = {s.buffer for s in walk(loop.body) if isinstance(s, Store)}
+        read = set[str]().union(*(own(s).names.loads for s in walk(loop.body)))
         self.loads: list[Reach] = []
         self.stores: list[Reach] = []
         lazy = loop.where is not None
@@ -75,7 +76,8 @@ class Accesses:
             if not isinstance(stmt, Loop):
                 for root in exprs(stmt):
                     self._gather(root, lazy)
-            if isinstance(stmt, Store) and not stmt.absorb and not lazy:
+            # A store by vectors comes after all lanes: too late for what reads it in the same iteration.
+            if isinstance(stmt, Store) and not stmt.absorb and not lazy and stmt.buffer not in read:
                 found = self.reach(stmt, False)
                 if found is not None:
                     self.stores.append(found)

@@ -135,7 +135,10 @@ class _Made:
             got = emitter(job)
         if isinstance(got, Emitted):
             self.tiled[job.kernel.id] = job
-            self.chosen.append(Chosen(job.kernel.id, self.digest(job.kernel), got.tile, model.tile, wanted, why))
+            offered = tuple(dict.fromkeys(asked.tiles.offered)) if why else ()
+            self.chosen.append(
+                Chosen(job.kernel.id, self.digest(job.kernel), got.tile, model.tile, wanted, why, offered)
+            )
         return got
 
     def digest(self, kernel: Kernel) -> str:

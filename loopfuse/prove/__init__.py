@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from loopfuse.prove.facts import Facts
 from loopfuse.prove.judge import Judgement, judge
-from loopfuse.prove.reads import guarded_loads
+from loopfuse.prove.reads import guarded_children, guarded_loads
 
-__all__ = ["Facts", "Judgement", "guarded_loads", "judge"]
+__all__ = ["Facts", "Judgement", "guarded_children", "guarded_loads", "judge"]

@@ -18,11 +18,18 @@ def guarded_loads(root: Expr, facts: Facts) -> Iterator[tuple[Load, Facts]]:
         node, known = stack.pop()
         if isinstance(node, Load):
             yield node, known
-        if isinstance(node, Select):
-            stack += [(node.cond, known), (node.then, known.assume(node.cond)),
-                      (node.other, known.assume(node.cond, False))]  # fmt: skip
-        elif isinstance(node, Op) and node.op in ("and", "or"):
-            left, right = node.args
-            stack += [(left, known), (right, known.assume(left, node.op == "and"))]
-        else:
-            stack += [(child, known) for child in children(node)]
+        stack += guarded_children(node, known)
+
+
+def guarded_children(node: Expr, facts: Facts) -> Iterator[tuple[Expr, Facts]]:
+    """What is directly under a node, with `facts` and what holds where it is evaluated: an arm knows the condition."""
+    if isinstance(node, Select):
+        yield node.cond, facts
+        yield node.then, facts.assume(node.cond)
+        yield node.other, facts.assume(node.cond, False)
+    elif isinstance(node, Op) and node.op in ("and", "or"):
+        left, right = node.args
+        yield left, facts
+        yield right, facts.assume(left, node.op == "and")
+    else:
+        yield from ((child, facts) for child in children(node))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from loopfuse.cuda.cache import open_cache
 from loopfuse.diag import CompilerError, UserError, error
 from loopfuse.ir import Program
 from loopfuse.passes import selection
@@ -14,6 +15,7 @@ from loopfuse.repl.stepper import Stepper
 from loopfuse.views import costs, decisions, emitted, listing, passes
 from loopfuse.views.counts import numbers
 from loopfuse.views.diff import Shown, diff
+from loopfuse.views.estimates import estimates
 from loopfuse.views.lines import gutter
 from loopfuse.views.passes import Step
 from loopfuse.views.plans import plan
@@ -120,29 +122,31 @@ def show_cost(session: Session, argument: str, width: int) -> Reply:
     found = session.compiled()
     program: Program = found.optimised.program
     planned = plan(program, session.device, found.known, found.optimised.stages)
+    built, problem = _built(found, session, bool(argument))
+    each = estimates(planned, built.code if built is not None else None)
     if not argument:
-        foot = costs.foot(program, planned.plans, session.device, planned.sizes, planned.assumed)
-        foot += _writers(found, session)
-        return reply(
-            [*costs.cost_table(program, planned.plans), *(part for line in foot for part in fill(line, width))]
-        )
+        foot = costs.foot(program, each, session.device, planned.sizes, planned.assumed) + problem
+        foot += emitted.emitters(built) if built is not None else []
+        return reply([*costs.cost_table(program, each), *(part for line in foot for part in fill(line, width))])
     kernel = next((k for k in program.kernels if k.id == argument), None)
     if kernel is None:
         known = ", ".join(k.id for k in program.kernels)
         raise UserError(error("LF0502", f"no kernel is called `{argument}`", notes=[f"there are {known}"]))
-    wrapped = [part for line in _writers(found, session, kernel.id) for part in fill(line, width)]
-    return reply([*costs.kernel_view(program, kernel, planned.plans.get(kernel.id)), *wrapped])
+    said = problem + (emitted.emitters(built, kernel.id) if built is not None else [])
+    wrapped = [part for line in said for part in fill(line, width)]
+    return reply([*costs.kernel_view(program, kernel, each.get(kernel.id)), *wrapped])
 
 
-def _writers(found: Compiled, session: Session, kernel: str | None = None) -> list[str]:
-    """Which emitter writes each kernel as CUDA C; nothing for a device that has none."""
+def _built(found: Compiled, session: Session, cached: bool) -> tuple[emitted.Built | None, list[str]]:
+    """The CUDA C, which tells who writes each kernel, and why there is none; neither for a device that has none. `cached`:
+    with what was compiled of it before."""
     if session.device.kind != "gpu":
-        return []
+        return None, []
     try:
-        code = emitted.emitted(found.optimised.program, found.known, session.device, not found.known)
+        cache = open_cache() if cached else None
+        return emitted.kept(found.optimised.program, found.known, session.device, not found.known, cache), []
     except CompilerError as why:
-        return [f"there is no CUDA C of this program: {why}"]
-    return emitted.emitters(code, session.device, kernel)
+        return None, [f"there is no CUDA C of this program: {why}"]
 
 
 def show_type(session: Session, argument: str, width: int) -> Reply:

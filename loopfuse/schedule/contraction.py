@@ -19,7 +19,19 @@ from loopfuse.schedule.prologues import prologues
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
 from loopfuse.schedule.segments import nests, one_by_one, untaken
 from loopfuse.schedule.shapes import Shape
-from loopfuse.schedule.tiles import MOST_ACCUMULATORS, SPLITS, WARPGROUP, Path, Tile, path, plain, tile_seconds
+from loopfuse.schedule.tiles import (
+    MOST_ACCUMULATORS,
+    SPLITS,
+    WARPGROUP,
+    Path,
+    Tile,
+    held_at_once,
+    path,
+    plain,
+    row_tiles,
+    taken,
+    tile_seconds,
+)
 
 NAME = "contraction"
 MOST_NESTED = 32  # trips of a loop in the epilogue that is not over the row
@@ -40,6 +52,8 @@ def accept(ask: Ask) -> Plan | Refusal:
         d.kind == "pragma" and d.text.split("(")[0].strip() == "tf32" for d in ask.env.program.directives
     )
     first = shape.first
+    if shape.row is not None:
+        shape.before = [level for level in shape.before if not _pivot(ask, first, level)]
     shape.prologues = prologues(ask, shape.segments, shape.before)
     types = first.a.dtype, first.b.dtype
     strict = ask.env.program.numerics == "strict"
@@ -169,6 +183,12 @@ def _surroundings(ask: Ask, shape: Shape) -> Refusal | None:
     return _rows(ask, shape, owners)
 
 
+def _pivot(ask: Ask, u: Product, level: Level) -> bool:
+    """Whether a loop before a product computes an element of its result: passes over a row on chip need no pivot."""
+    read = {a.buffer for a in loads_in(ask.sketch, level) if a.buffer in ask.loads}
+    return bool(read) and read <= u.a.buffers | u.b.buffers
+
+
 def _too_deep(ask: Ask, level: Level) -> Refusal:
     return refuse(
         NAME, 2, "nested", f"{ask.title}: a loop of {level.size} inside a loop that follows the product", ask,
@@ -234,9 +254,11 @@ def _choose(ask: Ask, shape: Shape, how: Path, free: Path | None = None) -> Plan
     best: tuple[float, Cost, Tile, int, int] | None = None
     each, held = max(len(s) for s in shape.segments), shape.held
     fixed = _fixed(ask, shape, how)
-    for tile in how.tiles:
+    for tile in row_tiles(shape.turned) if shape.row is not None and how.tiles is WARPGROUP else how.tiles:
         columns = tile.columns // held // 8 * 8  # of an instruction
         if columns < 8 or how.stages(ask.device, tile, 1) < 2:
+            continue
+        if how.tiles is WARPGROUP and shape.row is None and not taken(tile, held):
             continue
         fit = Tile(tile.rows, columns, tile.consumers, tile.pingpong, tile.open, tile.rate)
         if fit.accumulators(held) > MOST_ACCUMULATORS:
@@ -268,6 +290,8 @@ def _burden(ask: Ask, shape: Shape, how: Path, free: Path, tile: Tile, each: int
                  if t.accumulators(each) <= MOST_ACCUMULATORS), default=0.0)  # fmt: skip
     work = arithmetic(ask.device, shape.prologues.work(tile))
     extra = max(work, _seconds(ask, shape, how, tile, 1) + work - least)
+    if extra <= 0.0:  # on the ordinary units every operand passes through registers
+        return ""
     return shape.prologues.said(tile, how.peak / free.peak, extra)
 
 
@@ -275,8 +299,20 @@ def _covers(ask: Ask, shape: Shape, tile: Tile) -> bool:
     """Whether a cluster of such tiles holds a whole row."""
     if ask.device.kind == "cpu":
         return True
-    side = tile.rows if shape.turned else tile.columns
-    return -(-shape.width // side) <= max(1, ask.device.cluster) and not tile.pingpong
+    return _cluster(shape, tile) <= max(1, ask.device.cluster) and not tile.pingpong
+
+
+def _cluster(shape: Shape, tile: Tile) -> int:
+    """How many blocks hold a whole row."""
+    return -(-shape.width // (tile.rows if shape.turned else tile.columns)) if shape.row is not None else 1
+
+
+def _room(ask: Ask, shape: Shape, tile: Tile) -> int:
+    """How many tiles are computed at once where clusters hold rows; 0: one a multiprocessor."""
+    if shape.row is None or ask.device.kind == "cpu":
+        return 0
+    blocks = _cluster(shape, tile)
+    return held_at_once(ask.device.units, blocks) * blocks
 
 
 def _tiles(shape: Shape, segment: list[Product], tile: Tile) -> int:
@@ -289,7 +325,7 @@ def _splits(ask: Ask, shape: Shape, how: Path, tile: Tile) -> list[int]:
     tiles = sum(_tiles(shape, s, tile) for s in shape.apart)
     depth = shape.first.extent(shape.first.k)
     riding = shape.rows_folded or shape.columns_folded or shape.row is not None or len(shape.segments) > 1
-    if riding or tiles * 2 > ask.device.units:
+    if riding or tile.pingpong or tiles * 2 > ask.device.units:
         return [1]
     most = SPLITS if how.tiles is WARPGROUP else (1, 2, 4, 8, 16)
     return [s for s in most if s == 1 or (depth // s >= 256 and tiles * s <= 2 * ask.device.units)]
@@ -354,13 +390,19 @@ def _cost(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, 
         tiles = _tiles(shape, segment, tile)
         window = _window(segment[0], shape.own(segment, tile))
         asked += tiles * sum(union(found, mine, window) * size for size, mine in accesses)
-    rereads = max(0.0, asked - fixed.operands) * CACHED + fixed.before * shape.prologues.again(tile)
-    launches = 1 + (split > 1 or shape.columns_folded or (shape.rows_folded and shape.row is None))
+    rereads, fed = float(fixed.before * shape.prologues.again(tile)), 0.0
+    again = max(0.0, asked - fixed.operands) * CACHED
+    if how.tiles is WARPGROUP:  # whose stages are as long as their operands take from the cache
+        fed = again
+    else:
+        rereads += again
+    parts = split > 1 and how.tiles is not WARPGROUP  # which a second kernel adds; those of a cluster stay on chip
+    launches = 1 + (parts or shape.columns_folded or (shape.rows_folded and shape.row is None))
     stages = max(2, how.stages(device, tile, 1))
     shared = min(device.shared, stages * (tile.rows + tile.columns * each) * how.depth * how.item + 8192)
     return cost(device, Load(
-        fixed.reads, fixed.writes, rereads + 2 * _workspace(shape, tile, split), fixed.work, matrix=fixed.flops,
-        matrix_seconds=seconds, launches=launches, blocks=max(1, blocks),
+        fixed.reads, fixed.writes, rereads + 2 * _workspace(shape, tile, split if parts else 1), fixed.work, fed=fed,
+        matrix=fixed.flops, matrix_seconds=seconds, launches=launches, blocks=max(1, blocks),
         threads=128 * (1 + tile.consumers) if how.name != "fma" else 256,
         registers=min(232, tile.accumulators(each) + 40) if how.name == "fma" else 168, shared=shared, ahead=256.0,
     ))  # fmt: skip
@@ -371,7 +413,8 @@ def _seconds(ask: Ask, shape: Shape, how: Path, tile: Tile, split: int) -> float
     if len(shape.segments) == 1:  # whose products share the left operand
         (segment,) = shape.segments
         blocks, depth = _tiles(shape, segment, tile) * split, segment[0].extent(segment[0].k)
-        return tile_seconds(ask.device, how, tile, len(segment), depth, blocks, split) * segment[0].each / 2
+        room = _room(ask, shape, tile)
+        return tile_seconds(ask.device, how, tile, len(segment), depth, blocks, split, room) * segment[0].each / 2
     if shape.turns:
         u, blocks = shape.first, sum(_tiles(shape, s, tile) for s in shape.segments)
         return tile_seconds(ask.device, how, tile, 1, u.extent(u.k), blocks, split) * u.each / 2
@@ -416,7 +459,7 @@ def _plan(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, 
     launches: tuple[Launch, ...] = (Launch("main", min(blocks, ask.device.units), 128 * (1 + tile.consumers)),)
     if finish:
         launches = (*launches, Launch("finish", max(1, u.extent(u.n) // 256), 256))
-    cluster = -(-shape.width // (tile.rows if shape.turned else tile.columns)) if shape.row is not None else 1
+    cluster = _cluster(shape, tile)
     folds = {p.term.acc.id: f"exact: tiles of {how.depth}" + (", workspace" if split > 1 else "")
              for s in shape.segments for p in s}  # fmt: skip
     for level in ask.sketch.levels[1:]:
@@ -428,7 +471,7 @@ def _plan(ask: Ask, shape: Shape, how: Path, tile: Tile, each: int, split: int, 
                "stages": how.stages(ask.device, tile, 1)},
         folds=folds, place=dict.fromkeys(sorted(ask.local), "register" if cluster == 1 else "distributed"),
         path=f"{how.name} {how.dtype}{' ping-pong' if tile.pingpong else ''}" if how.name != "fma" else
-        f"fma {how.dtype}", workspace=_workspace(shape, tile, split), guards=_guards(ask, shape),
+        f"fma {how.dtype}", workspace=_workspace(shape, tile, 1 if how.tiles is WARPGROUP else split), guards=_guards(ask, shape),
         rounding=_rounding(how, shape, split), assumed=ask.assumed,
     )  # fmt: skip
 

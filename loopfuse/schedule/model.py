@@ -39,6 +39,7 @@ class Load:
     registers: int = 32
     shared: int = 0
     ahead: float = 64.0  # bytes that a thread has outstanding
+    fed: float = 0  # bytes from the cache whose time stands in `matrix_seconds`
 
 
 def resident(device: Device, ask: Load) -> int:
@@ -73,12 +74,24 @@ def cost(device: Device, ask: Load) -> Cost:
     memory += ask.rereads / (device.cache_bandwidth * max(feed, active / device.units))
     work = ask.work
     ordinary = max(arithmetic(device, work), ask.local / (device.fp32 / 2)) / feed
-    compute = max(ask.matrix_seconds, ordinary) + OVERLAP * min(ask.matrix_seconds, ordinary)
+    compute = both(ask.matrix_seconds, ordinary)
     launch = ask.launches * device.graph_launch
     busy = max(memory, compute, ask.least)
     seconds = launch + busy + OVERLAP * min(memory, compute)
     return Cost(
-        seconds, round(ask.reads), round(ask.writes), round(ask.rereads), work.all, round(ask.matrix), work.special,
+        seconds, round(ask.reads), round(ask.writes), round(ask.rereads + ask.fed), work.all, round(ask.matrix), work.special,
         memory, max(compute, ask.least if memory < ask.least else 0.0), launch, ask.registers, ask.shared,
-        min(1.0, held * ask.threads / device.threads) if device.kind != "cpu" else 1.0, round(in_flight),
+        min(1.0, held * ask.threads / device.threads) if device.kind != "cpu" else 1.0, round(in_flight), ordinary,
     )  # fmt: skip
+
+
+def with_products(found: Cost, products: float) -> float:
+    """The seconds of a contraction whose products take so many in the tiles that its kernel has, where an estimate was made
+    for other tiles."""
+    compute = both(products, found.ordinary)
+    return found.launch + both(found.memory, compute)
+
+
+def both(one: float, other: float) -> float:
+    """Seconds of two things that go on at once."""
+    return max(one, other) + OVERLAP * min(one, other)

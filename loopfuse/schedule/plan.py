@@ -38,7 +38,8 @@ class Cost:
 
     `reads` and `writes` are bytes of device memory, `rereads` bytes that come from the cache; `flops` without, and
     `matrix_flops` with the matrix units; `special` counts special functions. `memory` and `compute` are the two times
-    of the model, `launch` the launches. `in_flight` is bytes in flight a multiprocessor, `occupancy` a fraction.
+    of the model, `launch` the launches. `in_flight` is bytes in flight a multiprocessor, `occupancy` a fraction. `ordinary`
+    is the part of `compute` that the matrix units do not do.
     """
 
     seconds: float
@@ -55,6 +56,7 @@ class Cost:
     shared: int
     occupancy: float
     in_flight: int
+    ordinary: float = 0.0
 
     @property
     def bytes(self) -> int:

@@ -259,6 +259,7 @@ def operand(ask: Ask, leaves: list[Expr], indices: frozenset[str], term: Term, f
         work = sum((w for needs, w in had.groups if found.resolve(needs, term.level) & folded), work)
         for load in had.loads:
             buffers[load.buffer] = None
+            computed = computed or any(load.modes)  # past the edges there is nothing to copy
             if load.buffer in ask.buffers:
                 stored.append(ask.buffers[load.buffer].dtype.bits)
         for name in had.names - seen:

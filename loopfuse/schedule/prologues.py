@@ -36,10 +36,11 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Prologues:
-    """What the tiles of a kernel compute before and beside its products. `operands`: it passes through registers."""
+    """What the tiles of a kernel compute before and beside its products. `operands`: how many of the two sides pass through
+    registers for it."""
 
     made: tuple[Made, ...]
-    operands: bool
+    operands: int
 
     def work(self, tile: Tile) -> Work:
         """The work that it is for all tiles together."""
@@ -69,6 +70,7 @@ BESIDE = "sums beside the product"
 def prologues(ask: Ask, segments: Sequence[Sequence[Product]], before: Iterable[Level]) -> Prologues:
     """What the tiles of a kernel with these products compute again; `before` are the loops before them."""
     made: list[Made] = []
+    words: set[str] = set()
     for segment in segments:
         sides: dict[tuple[object, ...], Made] = {}
         for p in segment:
@@ -79,10 +81,11 @@ def prologues(ask: Ask, segments: Sequence[Sequence[Product]], before: Iterable[
                     named = _named(side)
                     work = side.work * prod(p.term.level.extents[i] for i in side.indices)
                     one = Made(f"the {word} operand{named}", work, across, p)
+                    words.add(word)
                     sides.setdefault((word, side.indices, side.buffers, side.names, side.work), one)
         made += sides.values()
         made += _beside(ask, segment)
-    operands = bool(made)  # sums before the product are no part of its loop
+    operands = len(words) or int(bool(made))  # sums before the product are no part of its loop
     first = segments[0][0]
     sums = [level for top in before for level in (top, *top.below()) if level.kind == "fold"]
     for level in sums:

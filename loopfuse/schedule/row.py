@@ -26,6 +26,8 @@ from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
 NAME = "row"
 MOST_NESTED = 64  # trips of a loop inside the loops over a row: a thread runs it serially
 REGISTER_BYTES = 256  # of a row that one thread keeps in registers
+EASY = 64 << 10  # bytes of a row that a block holds so that two others fit beside it on its multiprocessor
+SPREAD = 8  # blocks of a cluster, beyond which rows are spread only where they do not fit
 # Elements of a row up to which so many threads share it.
 GROUPS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128), (1 << 60, 256))
 
@@ -107,6 +109,8 @@ def _held(ask: Ask, rows: Level) -> Held:
         if _by_row(ask, b, rows)
     )
     room, cluster = ask.device.shared, 1
+    while cluster < min(SPREAD, _clusters(ask)) and locals_ + inputs > EASY * cluster:
+        cluster *= 2
     while cluster < _clusters(ask) and locals_ + inputs > room * cluster:
         cluster *= 2
     if locals_ + inputs > room * cluster:  # the inputs are read again

@@ -30,7 +30,7 @@ class Shape:
     turned: bool = False
     before: list[Level] = field(default_factory=list)
     after: list[Level] = field(default_factory=list)
-    prologues: Prologues = Prologues((), False)
+    prologues: Prologues = Prologues((), 0)
     turns: bool = False
 
     @property
@@ -63,4 +63,4 @@ class Shape:
     def own(self, segment: list[Product], tile: Tile) -> Tile:
         """The tile as a segment with fewer results than others has it: so much wider."""
         wider = 1 if self.turns else self.held // self.blocks[id(segment[0].owner.parent)]
-        return replace(tile, columns=tile.columns * wider)
+        return tile if wider == 1 else replace(tile, columns=tile.columns * wider)

@@ -12,7 +12,8 @@ from loopfuse.devices import Device
 
 KEEPS = 1.1  # of the peak of whole products, the rate of the main loop by itself
 CLOCKS_A_LANE = 256  # operations a clock of a multiprocessor in fp32: 128 multiply-adds
-THROUGH = {"wgmma": 0.6, "mma.sync": 0.85}  # of the rate, where an operand is computed and passes through registers
+# Of the rate, where an operand is computed and passes through registers; a second one costs as much again as of mma.sync.
+THROUGH = {"wgmma": 0.6, "mma.sync": 0.85}
 MOST_ACCUMULATORS = 200  # of the 232 registers of a consumer's thread
 
 
@@ -41,12 +42,20 @@ WARPGROUP = (
     Tile(128, 192, 2, True, 0), Tile(128, 128, 2, True, 0), Tile(128, 64, 2, True, 0),
 )  # fmt: skip
 ROW = 128  # bytes along the sum that a stage of such a tile holds
+PANEL = 64  # columns that leave as one tile; where consumers take turns, each leaves by such tiles
+MOST_SHARED_OUT = 128  # registers of results of a thread, of which each of several products has its part
 START = 4000  # clocks before the first product and after the last tile
 OPEN = 4000  # clocks of a tile that no product hides
 HANDED = 1000  # the same where another consumer multiplies meanwhile
 EXCHANGE = 15000  # clocks to exchange parts in a cluster
 FEED = 56.0  # bytes a clock of a multiprocessor from the second-level cache
 SPLITS = (1, 2, 4)  # blocks of a cluster that may share a sum
+# Kernels that hold whole rows: their tiles, and the clocks of what follows the products beside `OPEN`, in all and for each
+# consumer of 64 rows. Of the multiprocessors those that clusters of more than two blocks reach: the rest of each part of the
+# device is too few for one. An H200 of 132 holds 30 clusters of four such blocks; one more would wait for all others.
+ROW_TILES = ((192, 256), (128, 256), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64))
+SWEEPS = (-1100, 2400)
+REACHED = (10, 11)
 WARP = (
     Tile(128, 128, 2, False, 4500, 0.9), Tile(128, 64, 2, False, 3500, 0.8), Tile(64, 64, 1, False, 3000, 0.6),
     Tile(64, 32, 1, False, 2500, 0.4), Tile(16, 128, 1, False, 2500, 0.3),
@@ -56,11 +65,37 @@ DOUBLES = (
     Tile(128, 128, 2, False, 2500, 0.9), Tile(128, 64, 2, False, 2200, 0.85), Tile(64, 64, 1, False, 2000, 0.8),
     Tile(64, 32, 1, False, 1800, 0.65), Tile(32, 32, 1, False, 1500, 0.45),
 )  # fmt: skip
+# The tiles that kernels of the ordinary units have, with their rates.
 PLAIN = (
-    Tile(128, 128, 2, False, 2500), Tile(64, 64, 1, False, 2000, 0.75), Tile(128, 32, 2, False, 2000, 0.65),
-    Tile(32, 128, 2, False, 2000, 0.65), Tile(128, 16, 2, False, 1800, 0.5), Tile(16, 128, 2, False, 1800, 0.5),
+    Tile(128, 128, 2, False, 2500), Tile(128, 64, 2, False, 2200, 0.9), Tile(64, 128, 2, False, 2200, 0.9),
+    Tile(64, 64, 1, False, 2000, 0.75), Tile(128, 32, 2, False, 2000, 0.75), Tile(32, 128, 2, False, 2000, 0.65),
+    Tile(128, 16, 2, False, 1800, 0.5), Tile(16, 128, 2, False, 1800, 0.5),
     Tile(32, 32, 1, False, 1500, 0.4),
 )  # fmt: skip
+
+
+def taken(tile: Tile, each: int) -> bool:
+    """Whether kernels of warpgroups have a tile of `each` products together."""
+    if tile.columns % ((PANEL if tile.pingpong else 8) * each):
+        return False
+    return each == 1 or tile.accumulators(1) <= MOST_SHARED_OUT
+
+
+def followed_by(consumers: int) -> int:
+    """Clocks of a tile for its sweeps over whole rows."""
+    return SWEEPS[0] + SWEEPS[1] * consumers
+
+
+def held_at_once(units: int, blocks: int) -> int:
+    """How many clusters of so many blocks a device of `units` multiprocessors holds at once."""
+    reached = units * REACHED[0] // REACHED[1] if blocks > 2 else units
+    return max(1, reached // blocks)
+
+
+def row_tiles(turned: bool) -> tuple[Tile, ...]:
+    """The tiles of kernels that hold whole rows; `turned`: rows that run along the rows of the product."""
+    sides = [(r, c, r // 64) for r, c in ROW_TILES]
+    return tuple(Tile(c if turned else r, r if turned else c, n, False, followed_by(n)) for r, c, n in sides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +122,14 @@ def faster(device: Device) -> bool:
     return (device.matrix_peak("f64") or 0.0) > device.fp64
 
 
-def path(device: Device, a: str, b: str, tf32: bool, computed: bool = False, strict: bool = False) -> Path:
-    """The instruction family for operands of two types; `computed`: one is not copied to shared memory as it lies in
-    memory, but made of what was loaded, so that no bulk copy and no warpgroup's instruction can take it. `strict`: each
+def path(device: Device, a: str, b: str, tf32: bool, computed: int = 0, strict: bool = False) -> Path:
+    """The instruction family for operands of two types; `computed`: so many are not copied to shared memory as they lie in
+    memory, but made of what was loaded, so that no bulk copy and no warpgroup's instruction can take them. `strict`: each
     product is rounded before it is added, which the matrix units do of f64 in one (those of 16 bits are exact in f32)."""
     warpgroup = device.arch.startswith("sm_9")
     family, tiles = ("wgmma", WARPGROUP) if warpgroup else ("mma.sync", WARP)
-    keeps = KEEPS * (THROUGH[family] if computed else 1.0)
+    second = THROUGH["mma.sync"] ** max(0, computed - 1)
+    keeps = KEEPS * (THROUGH[family] * second if computed else 1.0)
     if computed:
         family, tiles = "mma.sync", WARP
     if a == b and a in ("f16", "bf16", "i8"):
@@ -103,7 +139,7 @@ def path(device: Device, a: str, b: str, tf32: bool, computed: bool = False, str
     if a == b == "f32" and tf32 and device.matrix_peak("tf32") is not None:
         return Path(f"{family} tf32", "tf32", 4, (device.matrix_peak("tf32") or 0.0) * keeps, tiles, 32)
     if a == b == "f64" and not strict and faster(device):
-        keeps = KEEPS * (THROUGH["mma.sync"] if computed else 1.0)
+        keeps = KEEPS * THROUGH["mma.sync"] ** computed
         return Path("mma.sync", "f64", 8, (device.matrix_peak("f64") or 0.0) * keeps, DOUBLES, 16)
     return plain(device, "i32" if a[0] in "iu" and b[0] in "iu" else "f64" if "f64" in (a, b) else "f32")
 
@@ -145,13 +181,14 @@ def warpgroup_clocks(units: int, tile: Tile, sides: int, trips: int, tiles: int,
     return START + waves * (trips * step + OPEN + tile.open + (EXCHANGE if split > 1 else 0))
 
 
-def tile_seconds(device: Device, how: Path, tile: Tile, each: int, depth: int, blocks: int, split: int = 1) -> float:
+def tile_seconds(device: Device, how: Path, tile: Tile, each: int, depth: int, blocks: int, split: int = 1,
+                 room: int = 0) -> float:  # fmt: skip
     """How long `blocks` tiles take whose sums are `depth` long, with `each` accumulators an element, in waves;
-    `split`: so many blocks share the sum of a tile."""
+    `split`: so many blocks share the sum of a tile; `room`: tiles at once, where that is not one a multiprocessor."""
     if how.name.startswith("wgmma") and how.tiles is WARPGROUP:
-        wide = Tile(tile.rows, tile.columns * each, tile.consumers, tile.pingpong, 0)
+        wide = Tile(tile.rows, tile.columns * each, tile.consumers, tile.pingpong, tile.open)
         trips = -(-depth * how.item // ROW)
-        found = warpgroup_clocks(device.units, wide, 1, trips, -(-blocks // split), split)
+        found = warpgroup_clocks(room or device.units, wide, 1, trips, -(-blocks // split), split)
         return found / matrix_clock(device, how, 64 * 64 / 32)
     depth = -(-depth // split)
     padded = -(-depth // 16) * 16

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from loopfuse import driver
 from loopfuse.cuda import engine
-from loopfuse.cuda.binary import Binary
+from loopfuse.cuda.binary import Binary, Options
 from loopfuse.cuda.cache import Cache
-from loopfuse.cuda.compile import compile_ptx
+from loopfuse.cuda.compile import compile_ptx, complaints
 from loopfuse.cuda.sass import disassemble
 from loopfuse.devices import DEFAULT, PRESETS, Device
 from loopfuse.diag import CompilerError, MachineError
@@ -25,20 +25,21 @@ from loopfuse.views import tilings
 from loopfuse.views.lines import defined
 
 Kind = Literal["cuda", "ptx", "sass"]
+LAST = "general: "  # how the refusal of what is taken by nothing else begins: of a kernel that something took it says nothing
 _LISTED = 8  # functions of the prelude that are named
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
     """Emitted code, for a device's model and an architecture. `binaries` is empty where nothing was compiled, and `why`
-    is the error that says why; `remarks` are what was planned again, and why."""
+    is the error that says why; one is None where only that kernel was not. `remarks` are what was planned again, and why."""
 
     program: Program
     code: Code
     device: Device
     arch: str
     known: Mapping[str, int]
-    binaries: tuple[Binary, ...] = ()
+    binaries: tuple[Binary | None, ...] = ()
     why: MachineError | CompilerError | None = None
     remarks: tuple[str, ...] = ()
 
@@ -76,6 +77,22 @@ def emitted(program: Program, known: Mapping[str, int], device: Device, dynamic:
     if lock is not None:
         lock.tell(code.chosen, device.name, device.arch)
     return code
+
+
+def kept(program: Program, known: Mapping[str, int], device: Device, dynamic: bool, cache: Cache | None = None,
+         lock: Lock | None = None) -> Built:  # fmt: skip
+    """Emit, and find in a cache what was compiled of it before: nothing is compiled. A kernel has no binary that was not, or
+    that is planned again when it is."""
+    code, arch = emitted(program, known, device, dynamic, lock), device.arch or PRESETS[DEFAULT].arch
+    if cache is None:
+        return Built(program, code, device, arch, known)
+    options = Options(code.contract, program.numerics == "fast")
+    binaries: list[Binary | None] = []
+    for kernel in code.kernels:
+        had = cache.kernel(code.source(kernel), arch, options)
+        good = had is not None and not complaints(replace(code, kernels=(kernel,)), (had,))
+        binaries.append(had if good else None)
+    return Built(program, code, device, arch, known, tuple(binaries))
 
 
 def _tiles(lock: Lock | None, device: Device) -> dict[str, str]:
@@ -240,8 +257,10 @@ def records(built: Built, kind: Kind, kernel: str | None = None) -> Iterator[dic
         }  # fmt: skip
 
 
-def emitters(code: Code, device: Device, kernel: str | None = None) -> list[str]:
-    """For each kernel of the IR the emitter that took it; of one also how it computes products, and why no other did."""
+def emitters(built: Built, kernel: str | None = None, measured: float | None = None) -> list[str]:
+    """For each kernel of the IR the emitter that took it; of one also how it computes products, what it took when its tiles
+    were timed (`measured`, in seconds), and why no other did."""
+    code = built.code
     lines: list[str] = []
     for id, refused in code.refusals.items():
         if kernel is None:
@@ -249,14 +268,21 @@ def emitters(code: Code, device: Device, kernel: str | None = None) -> list[str]
             lines.append(f"{id} is written by {_writers(code, id)}" + f", by {by}" * bool(by)
                          + f"; {len(refused)} declined" * bool(refused))  # fmt: skip
         elif kernel == id:
-            own = tilings.lines(code, id, device)
-            others = [why for why in refused if not (own and why.startswith(tilings.FASTER))]
+            own = tilings.lines(code, id, built.device, dict(_taken(built, id)), measured)
+            others = [
+                why for why in refused if not (own and why.startswith(tilings.FASTER)) and not why.startswith(LAST)
+            ]
             lines += [
                 f"written by {_writers(code, id)}",
                 *(f"  {line}" for line in own),
                 *(f"  not {why}" for why in others),
             ]
     return [safe(line) for line in lines]
+
+
+def _taken(built: Built, kernel: str) -> Iterator[tuple[str, Binary]]:
+    """The binaries of the functions of a kernel of the IR, by their names."""
+    yield from ((function.name, binary) for function, binary in built.chosen(kernel) if binary is not None)
 
 
 def _writers(code: Code, kernel: str) -> str:
@@ -267,8 +293,10 @@ def _writers(code: Code, kernel: str) -> str:
     return ", ".join(f"{name} ({count} kernel{'s' * (count > 1)})" for name, count in found.items()) or "nothing"
 
 
-def written(code: Code, kernel: str, device: Device) -> dict[str, Any]:
-    """The JSON form of who wrote a kernel of the IR."""
+def written(built: Built, kernel: str, measured: float | None = None) -> dict[str, Any]:
+    """The JSON form of who wrote a kernel of the IR; `measured` as above."""
+    code = built.code
     functions = [k for k in code.kernels if k.kernel == kernel]
     return {"emitter": functions[0].schedule if functions else None, "functions": [k.name for k in functions],
-            "refused": list(code.refusals.get(kernel, ())), **tilings.as_record(code, kernel, device)}  # fmt: skip
+            "refused": list(code.refusals.get(kernel, ())),
+            **tilings.as_record(code, kernel, built.device, dict(_taken(built, kernel)), measured)}  # fmt: skip

@@ -3,12 +3,15 @@ products, and why they are not faster ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import prod
 from typing import Any
 
+from loopfuse.cuda.binary import Binary
 from loopfuse.devices import Device
-from loopfuse.emit.code import Code, Tiling
+from loopfuse.emit.code import Code, KernelCode, Tiling
+from loopfuse.memory import show_bytes
 from loopfuse.views.tables import microseconds, names, significant, table
 
 FASTER = "faster contraction: "  # how refusals of a faster path begin
@@ -16,7 +19,11 @@ FASTER = "faster contraction: "  # how refusals of a faster path begin
 
 def found(code: Code, kernel: str) -> list[Tiling]:
     """The tilings of a kernel of the IR."""
-    return [k.tiling for k in code.kernels if k.kernel == kernel and k.tiling is not None]
+    return [tiling for _, tiling in _found(code, kernel)]
+
+
+def _found(code: Code, kernel: str) -> list[tuple[KernelCode, Tiling]]:
+    return [(k, k.tiling) for k in code.kernels if k.kernel == kernel and k.tiling is not None]
 
 
 def declined(code: Code, kernel: str) -> list[str]:
@@ -24,28 +31,35 @@ def declined(code: Code, kernel: str) -> list[str]:
     return [why.removeprefix(FASTER) for why in code.refusals.get(kernel, ()) if why.startswith(FASTER)]
 
 
-def lines(code: Code, kernel: str, device: Device) -> list[str]:
-    """A table for each tiling of a kernel; empty where it is no contraction."""
+def lines(code: Code, kernel: str, device: Device, binaries: Mapping[str, Binary] | None = None,
+          measured: float | None = None) -> list[str]:  # fmt: skip
+    """A table for each tiling of a kernel; empty where it is no contraction. `binaries`: of the functions that were compiled,
+    by name; `measured`: the seconds that the kernel took when its tiles were timed."""
     said: list[str] = []
-    for tiling in found(code, kernel):
+    for function, tiling in _found(code, kernel):
         sizes = ", ".join(code.sizes)
         any_ = [("for", f"any {sizes}; `--dims` shows the kernel for given ones")] * bool(sizes)
-        rows = [*any_, *_rows(tiling, device), *_lock(code, kernel), *(("not", why) for why in declined(code, kernel))]
+        rows = [*any_, *_rows(code, function, tiling, device, (binaries or {}).get(function.name), measured),
+                *_lock(code, kernel), *(("not", why) for why in declined(code, kernel))]  # fmt: skip
         said += table((), rows)
     return said
 
 
-def as_record(code: Code, kernel: str, device: Device) -> dict[str, Any]:
+def as_record(code: Code, kernel: str, device: Device, binaries: Mapping[str, Binary] | None = None,
+              measured: float | None = None) -> dict[str, Any]:  # fmt: skip
     """The JSON form; empty where a kernel is no contraction."""
-    tilings = found(code, kernel)
+    tilings = _found(code, kernel)
     if not tilings:
         return {}
     facts = []
-    for tiling in tilings:
+    for function, tiling in tilings:
         bound, least = roof(tiling, device)
         share = least / tiling.seconds if tiling.seconds else 0.0
-        facts.append({**asdict(tiling), "waves": tiling.waves, "last_wave": tiling.last, "roof": bound, "share": share,
-                      "exposed": exposed(tiling)})  # fmt: skip
+        binary = (binaries or {}).get(function.name)
+        facts.append({**asdict(tiling), "waves": tiling.waves, "last_wave": tiling.last, "units": device.units,
+                      "units_busy": busy(tiling, device), "roof": bound, "share": share, "exposed": exposed(tiling),
+                      "registers": binary.registers if binary else None, "spills": binary.spills if binary else None,
+                      "measured": measured, "measured_share": least / measured if measured else None})  # fmt: skip
     chosen = [asdict(c) for c in code.chosen if c.kernel == kernel]
     return {"tilings": facts, "faster": declined(code, kernel), **({"chosen": chosen[0]} if chosen else {})}
 
@@ -72,22 +86,48 @@ def exposed(tiling: Tiling) -> float | None:
     return tiling.epilogue / (tiling.main + tiling.epilogue)
 
 
+def busy(tiling: Tiling, device: Device) -> int:
+    """How many multiprocessors have work in a wave that is as full as the first."""
+    each = tiling.split if tiling.split > 1 and not _cut(tiling) else 1
+    return min(device.units, min(tiling.tiles, tiling.at_once) * each)
+
+
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _rows(tiling: Tiling, device: Device) -> list[tuple[str, str]]:
+def _rows(code: Code, function: KernelCode, tiling: Tiling, device: Device, binary: Binary | None,
+          measured: float | None) -> list[tuple[str, str]]:  # fmt: skip
     bound, least = roof(tiling, device)
     share = f"{least / tiling.seconds:.0%} of the {bound}" if tiling.seconds else ""
+    timed = [("measured", f"{microseconds(measured * 1e6)} us, {least / measured:.0%} of it")] if measured else []
     rows = [
         ("by", tiling.path), ("tile", _tile(tiling)), ("ring", _ring(tiling)),
-        ("results", f"{tiling.results} registers a thread"), ("waves", _waves(tiling)),
-        ("predicted", f"{microseconds(tiling.seconds * 1e6)} us, {share}"), ("epilogue", _epilogue(tiling)),
+        ("results", f"{tiling.results} registers a thread"), ("registers", _registers(binary)),
+        ("blocks", _blocks(code, function)), ("waves", _waves(tiling, device)),
+        ("predicted", f"{microseconds(tiling.seconds * 1e6)} us, {share}"), *timed, ("epilogue", _epilogue(tiling)),
     ]  # fmt: skip
     passing = {
         "in": _passing(tiling.comes, tiling.reads, tiling.once), "out": _passing(tiling.goes, tiling.writes),
         "folds": names(tiling.folds),
     }  # fmt: skip
     return [*rows, *((name, text) for name, text in passing.items() if text)]
+
+
+def _registers(binary: Binary | None) -> str:
+    """What a thread takes, which only a compiler knows."""
+    if binary is None:
+        return "not compiled here"
+    if binary.ptx:
+        return f"known to the driver alone, for {binary.compiler} does not know {binary.arch}"
+    spills = f"{binary.spills} bytes of spills" if binary.spills else "no spills"
+    return f"{binary.registers} a thread, {spills} ({binary.arch}, {binary.compiler})"
+
+
+def _blocks(code: Code, function: KernelCode) -> str:
+    grid = next((step.grid for step in code.launches() if step.kernel == function.name), ())
+    numbers = [str(e) for e in grid]
+    blocks = str(prod(int(n) for n in numbers)) if all(n.isdigit() for n in numbers) else "as many as sizes make it,"
+    return f"{blocks} of {function.threads} threads, {show_bytes(function.shared)} shared"
 
 
 def _lock(code: Code, kernel: str) -> list[tuple[str, str]]:
@@ -122,13 +162,19 @@ def _ring(tiling: Tiling) -> str:
     return f"{tiling.stages} stages of {tiling.depth} of the sum, {tiling.trips} of them a tile{slots}"
 
 
-def _waves(tiling: Tiling) -> str:
+def _waves(tiling: Tiling, device: Device) -> str:
     what = "part" if _cut(tiling) else "tile"
-    tiles = f"{tiling.tiles} {what}{'s' * (tiling.tiles != 1)}, {tiling.at_once} at once"
+    tiles = f"{tiling.tiles} {what}{'s' * (tiling.tiles != 1)}"
+    nests = ""
     if tiling.nests:
-        tiles += f", of {len(tiling.nests)} products in turn: {', '.join(str(n) for n in tiling.nests)}"
-    last = "the last one" if tiling.waves > 1 else "which is"
-    return f"{tiling.waves}, {last} {tiling.last:.0%} full ({tiles})"
+        nests = f", of {len(tiling.nests)} products in turn: {', '.join(str(n) for n in tiling.nests)}"
+    working = busy(tiling, device)
+    units = f"{working} of {device.units} multiprocessors"
+    if tiling.waves > 1:
+        where = f" on {units}" if working < device.units else ""
+        return f"{tiling.waves}, the last one {tiling.last:.0%} full ({tiles}, {tiling.at_once} at once{where}{nests})"
+    places = f", {tiling.last:.0%} of the places" if tiling.resident > 1 else ""
+    return f"{tiling.waves}: {units} have work, {working / device.units:.0%} ({tiles}{places}{nests})"
 
 
 def _epilogue(tiling: Tiling) -> str:

@@ -4,7 +4,7 @@
     python tests/bench/rank.py rows.json [more.json ...]                  anywhere
     python tests/bench/rank.py rows.json --keep tests/bench/h200.json     and keep the medians, for the tests
 
-The estimate of a workload is that of the plans by which its kernels are written, at its sizes, on the preset that the file
+The estimate of a workload is the one that `loopfuse explain` shows of its kernels, at its sizes, on the preset that the file
 names or on `--device` (a calibrated one: `h200:bandwidth=4.27e12,launch=2e-6`). A kernel that the general emitter writes
 in the place of a plan that nothing writes yet has no estimate of its own: such rows are marked `*`, and a second
 coefficient leaves them out.
@@ -25,16 +25,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from loopfuse import driver
-from loopfuse.analysis.env import environment
 from loopfuse.devices import DEFAULT, PRESETS, Device, parse_device
-from loopfuse.emit.program import EMITTERS, emit
+from loopfuse.emit.program import emit
 from loopfuse.passes import Options
-from loopfuse.schedule import answers
-from loopfuse.schedule.plan import Plan
-from loopfuse.walking import free_names
+from loopfuse.views.estimates import estimates
+from loopfuse.views.plans import plan
 from tests.bench.workloads import WORKLOADS, Workload
 
-GOAL = 0.9
+GOAL = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +54,16 @@ class Row:
 
 
 def estimate(workload: Workload, device: Device) -> Estimate:
-    """What the cost model says of the kernels that are emitted for a workload."""
+    """What `explain` says of the kernels that are emitted for a workload."""
     checked = driver.compile_source(driver.read_source(workload.path))
     sizes = workload.sizes(checked.typed)
-    program = driver.optimise(driver.lower_program(checked.typed), Options(sizes=sizes, device=device)).program
-    code = emit(program, sizes, device)
-    buffers, env = {b.id: b for b in program.buffers}, environment(program, device, sizes)
-    outputs = frozenset(b.id for b in program.buffers if b.role == "out")
-    read = [free_names(k.body).loads for k in program.kernels]
-    seconds, emitters, own = 0.0, [], True
-    for number, kernel in enumerate(program.kernels):
-        emitter = next(k.schedule for k in code.kernels if k.kernel == kernel.id)
-        live = outputs.union(*read[number + 1 :])
-        plans = sorted((p for p in answers(kernel, buffers, env, live) if isinstance(p, Plan)), key=cost)
-        taken = next((p for p in plans if took(p, emitter, code.refusals[kernel.id])), None)
-        emitters.append(emitter)
-        own = own and taken is not None
-        seconds += cost(taken or plans[0])
-    return Estimate(seconds, tuple(emitters), own)
-
-
-def cost(plan: Plan) -> float:
-    """The seconds of a plan."""
-    return plan.cost.seconds
-
-
-def took(plan: Plan, emitter: str, refused: Sequence[str]) -> bool:
-    """Whether an emitter has written a kernel by a plan, if it has by none that is cheaper."""
-    if emitter == "general":
-        return plan.schedule == "general"
-    return plan.schedule in EMITTERS and not any(why.startswith(f"{plan.schedule}: ") for why in refused)
+    done = driver.optimise(driver.lower_program(checked.typed), Options(sizes=sizes, device=device))
+    code = emit(done.program, sizes, device)
+    found = estimates(plan(done.program, device, sizes, done.stages), code)
+    emitters = {k.kernel: k.schedule for k in code.kernels}
+    return Estimate(
+        sum(e.seconds for e in found.values()), tuple(emitters.values()), all(e.own for e in found.values())
+    )
 
 
 def ranks(values: Sequence[float]) -> np.ndarray[Any, Any]:

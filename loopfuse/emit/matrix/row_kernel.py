@@ -22,7 +22,7 @@ from loopfuse.emit.matrix.forms import SLOT, TYPES, Form, Operand, operands, unt
 from loopfuse.emit.matrix.leaves import Flat
 from loopfuse.emit.matrix.results import FIRST_GROUP, followed
 from loopfuse.emit.matrix.row_shape import RowForm, Section, parse_rows
-from loopfuse.emit.matrix.row_tiles import ROWS, clusters, exchanged, followed_by, layout, sent, shared, tiles
+from loopfuse.emit.matrix.row_tiles import ROWS, clusters, exchanged, layout, sent, shared, tiles
 from loopfuse.emit.matrix.tiling import of_rows, warpgroups
 from loopfuse.emit.matrix.warpgroup import Kernel
 from loopfuse.emit.rows_join import LEAST_SENT
@@ -30,6 +30,7 @@ from loopfuse.emit.rows_vectors import used
 from loopfuse.emit.writer import Writer, c_type, state_bytes, state_type
 from loopfuse.ir import Acc, Let, Load, Store
 from loopfuse.ops import MONOIDS
+from loopfuse.schedule.tiles import followed_by
 from loopfuse.walking import own
 
 ALL = FIRST_GROUP + 3  # the barrier of all consumers

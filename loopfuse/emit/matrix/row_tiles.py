@@ -11,20 +11,12 @@ from loopfuse.emit.matrix.tiling import warpgroup_time
 from loopfuse.emit.rows_join import LEAST_SENT
 from loopfuse.emit.writer import state_bytes, state_type
 from loopfuse.ir import Acc
-from loopfuse.schedule.tiles import Tile
+from loopfuse.schedule.tiles import ROW_TILES, Tile, followed_by, held_at_once
 from loopfuse.sizes import ONE, Poly
 
 BARRIERS = 256  # bytes of shared memory for barriers
 LEAST_STAGES = 2
 MOST_SLOTS = 4  # tiles of 64 x 64 of a consumer on their way
-# Of the multiprocessors, those that clusters of more than two blocks reach: the rest of each part of the device is too few
-# for one. An H200 of 132 holds 30 clusters of four such blocks; one more would wait until all others have ended.
-REACHED = (10, 11)
-SWEEPS = (
-    -3000,
-    4300,
-)  # clocks of a tile for what follows the products, beside the usual: in all, and for each consumer
-TILES = ((192, 256), (128, 256), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64))
 ROWS = 64  # of a consumer
 
 
@@ -34,7 +26,7 @@ def tiles(form: RowForm, width: int) -> list[tuple[int, int]]:
     planned = (job.plan.tiles.get("rows", 128), job.plan.tiles.get("columns", 256))
     found: list[tuple[int, int]] = []
     most = max(1, job.target.device.cluster)
-    for rows, columns in (planned, *((r, c // each // 8 * 8) for r, c in TILES)):
+    for rows, columns in (planned, *((r, c // each // 8 * 8) for r, c in ROW_TILES)):
         if rows not in (ROWS, 2 * ROWS, 3 * ROWS) or columns % 8 or not 8 <= columns * each <= 256:
             continue
         narrow = columns * each <= 128 or job.budget == 255
@@ -50,18 +42,10 @@ def clocks(form: RowForm, rows: int, columns: int, cluster: int) -> float:
     return warpgroup_time(whole, tile, room=clusters(form, rows, cluster, whole.number) * cluster)
 
 
-def followed_by(consumers: int) -> int:
-    """Clocks of a tile for its sweeps."""
-    return SWEEPS[0] + SWEEPS[1] * consumers
-
-
 def clusters(form: RowForm, rows: int, cluster: int, number: Callable[[Poly], int | None]) -> int:
     """How many clusters there are: as many as the device holds, fewer where all then have as many tiles."""
     whole = form.whole
-    units = whole.job.target.device.units
-    if cluster > 2:
-        units = units * REACHED[0] // REACHED[1]
-    room = max(1, units // cluster)
+    room = held_at_once(whole.job.target.device.units, cluster)
     extents = ((whole.rows.extent + (rows - 1)) // rows, *(a.extent for a in whole.batch))
     count = number(prod(extents, start=ONE))
     return room if count is None else -(-count // -(-count // room)) if count > 0 else 0

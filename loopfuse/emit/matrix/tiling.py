@@ -11,7 +11,7 @@ from loopfuse.emit.matrix.forms import ROW, Form
 from loopfuse.emit.matrix.leaves import Leaves
 from loopfuse.emit.matrix.shape import Contraction
 from loopfuse.ir import Let, Load, Store
-from loopfuse.schedule.model import OVERLAP
+from loopfuse.schedule.model import with_products
 from loopfuse.schedule.tiles import (
     EXCHANGE,
     HANDED,
@@ -66,11 +66,10 @@ def clock(whole: Contraction, dtype: DType, clocks: float = STAGE, *, warps: boo
 def described(whole: Contraction, leaves: Leaves, products: float, made: Tiling) -> Tiling:
     """The record with what all kernels have: what `products` seconds come to, and the arrays of an element."""
     cost = whole.job.plan.cost
-    busy = max(cost.memory, products) + OVERLAP * min(cost.memory, products)
     sides = [e for side in leaves.side for e in (*leaves.side[side], *(Let("", x.value) for x in leaves.kept[side]))]
     once = {e.buffer for let in sides for e in subexprs(let.value) if isinstance(e, Load)}
     return replace(
-        made, seconds=cost.launch + busy, operations=cost.matrix_flops, bytes=cost.bytes, products=len(whole.units),
+        made, seconds=with_products(cost, products), operations=cost.matrix_flops, bytes=cost.bytes, products=len(whole.units),
         reads=_named(e.buffer for e in leaves.loads() if e.buffer not in made.comes),
         writes=_named(s.buffer for s in leaves.stores if s.buffer not in made.goes),
         once=_named(b for b in whole.job.buffers if b in once),

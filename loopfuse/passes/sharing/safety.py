@@ -8,10 +8,9 @@ from typing import Protocol
 
 from loopfuse.analysis.env import Env
 from loopfuse.dtypes import BOOL
-from loopfuse.ir import Affine, Buffer, Expr, Let, Load, Op, Ref, Select
+from loopfuse.ir import Affine, Buffer, Expr, Let, Load, Ref
 from loopfuse.passes.sharing.values import Block, Info, Point
-from loopfuse.prove import Facts, judge
-from loopfuse.rewrite import children
+from loopfuse.prove import Facts, guarded_children, judge
 from loopfuse.sizes import Poly
 
 
@@ -74,18 +73,11 @@ class Safety:
                 continue
             if isinstance(node, Load) and not self._load(node, facts):
                 return False
-            if isinstance(node, Select):
-                stack += [(node.cond, infos, facts), (node.then, infos, facts.assume(node.cond)),
-                          (node.other, infos, facts.assume(node.cond, False))]  # fmt: skip
-            elif isinstance(node, Op) and node.op in ("and", "or"):
-                left, right = node.args
-                stack += [(left, infos, facts), (right, infos, facts.assume(left, node.op == "and"))]
-            elif isinstance(node, Ref):
-                meant = values.meant(node, point)
-                if meant is not None:
-                    stack.append((*meant, facts))
+            meant = values.meant(node, point) if isinstance(node, Ref) else None
+            if meant is not None:
+                stack.append((*meant, facts))
             else:
-                stack += [(child, infos, facts) for child in children(node)]
+                stack += [(child, infos, holds) for child, holds in guarded_children(node, facts)]
         return True
 
     def _load(self, load: Load, facts: Facts) -> bool:
