@@ -1,8 +1,8 @@
 """Whether a program still means what it meant: results before and after a pass, by the reference.
 
-Where nothing rounds, all bits must be the same (all NaNs being one); elsewhere every element must lie within the bound
-derived from the program as it was lowered. Folds that have repairs are also run as a streaming and as a splitting
-implementation would, tiled programs with several tiles.
+Where nothing rounds, and under `numerics strict`, all bits must be the same (all NaNs being one); elsewhere every element
+must lie within the bound derived from the program as it was lowered. Folds that have repairs are also run as a streaming
+and as a splitting implementation would, tiled programs with several tiles.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Verdict:
     vague: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Row:
     """A pass of `every_pass`: the stage (None where the pass itself failed), and the verdict on its results."""
 
@@ -66,6 +66,9 @@ class Row:
     def agrees(self) -> bool:
         """Whether nothing is wrong."""
         return not self.verdict.problem
+
+    def __repr__(self) -> str:
+        return f"<Row {self.name}: {self.verdict.problem or 'agrees'}>"
 
 
 Runner = Callable[[Program, Mapping[str, Array], Mapping[str, int]], Result]
@@ -81,13 +84,15 @@ class Judge:
     """Compares programs that shall mean the same as a lowered one, on one set of inputs.
 
     `runner` runs those programs in place of the reference; their results are then held against the bounds alone. A
-    `tolerance` takes the place of all bounds, and of bits being the same.
+    `tolerance` takes the place of all bounds, and of bits being the same. `shown` are the names that outputs have for the
+    user, where they are not those of the program.
     """
 
     def __init__(self, program: Program, bound: Bound, limit: int = 1 << 28, ways: Sequence[Online] = WAYS,
-                 watch: bool = True, runner: Runner | None = None, tolerance: Tolerance | None = None) -> None:  # fmt: skip
+                 watch: bool = True, runner: Runner | None = None, tolerance: Tolerance | None = None,
+                 shown: Mapping[str, str] | None = None) -> None:  # fmt: skip
         self.program, self.bound, self.limit, self.ways = program, bound, limit, ways
-        self.watch, self.runner, self.tolerance = watch, runner, tolerance
+        self.watch, self.runner, self.tolerance, self.shown = watch, runner, tolerance, shown or {}
         self.arrays: dict[str, Array] = dict(bound.inputs)
         self.result = self._run(program, 0, None)
         self._bounded: dict[str, Bounded] | None = None
@@ -108,10 +113,12 @@ class Judge:
             return self.judge_elsewhere(stage.program, self.runner, before)
         tiled = any(s.origin == "plan" for s in stage.program.sizes)
         found, verdict = before, Verdict()
+        # What rounds under strict is repairs alone, and only ways that go through the data once perform them.
+        exact = stage.program.numerics == "strict"
         try:
             for tile in TILES if tiled else (0,):
                 found = self._run(stage.program, tile, None)
-                verdict = self._compare(found, before, stage.rounds)
+                verdict = self._compare(found, before, stage.rounds and not exact)
                 for way in self.ways if not verdict.problem and repaired(stage.program) else ():
                     online = self._within(self._run(stage.program, tile, way), f"one pass, {_way(way)}: ")
                     verdict = replace(online, worst=max(online.worst, verdict.worst))
@@ -144,7 +151,7 @@ class Judge:
             wrong = differing(old, new)
             if wrong.any():
                 at = tuple(int(i) for i in np.argwhere(wrong)[0])
-                message = f"{_element(name, at)} is {new[at]!s}, and was {old[at]!s} before"
+                message = f"{self._element(name, at)} is {new[at]!s}, and was {old[at]!s} before"
                 return Verdict(message + _more(int(wrong.sum())), float(_distance(new, old)), 0, count)
         return Verdict(elements=count, worst=self._worst(found))
 
@@ -159,7 +166,7 @@ class Judge:
             loose += vague(bounded)
             miss = agrees(bounded, found.outputs[name])
             if miss is not None:
-                message = (f"{what}{_element(name, miss.index)} is {miss.found!s}, and by the lowered program "
+                message = (f"{what}{self._element(name, miss.index)} is {miss.found!s}, and by the lowered program "
                            f"{miss.value!s}, off by at most {miss.bound:.2g}")  # fmt: skip
                 return Verdict(message + _more(miss.wrong), self._worst(found), undecided, count)
         return Verdict("", self._worst(found), undecided, count, vague=loose)
@@ -172,9 +179,12 @@ class Judge:
             wrong = tolerance.wrong(new, expected)
             if wrong.any():
                 at = tuple(int(i) for i in np.argwhere(wrong)[0])
-                message = f"{what}{_element(name, at)} is {new[at]!s}, and by the lowered program {expected[at]!s}"
+                message = f"{what}{self._element(name, at)} is {new[at]!s}, and by the lowered program {expected[at]!s}"
                 return Verdict(message + _more(int(wrong.sum())), self._worst(found), 0, count)
         return Verdict("", self._worst(found), 0, count)
+
+    def _element(self, name: str, at: Sequence[int]) -> str:
+        return f"`{self.shown.get(name, name)}`" + (f"[{', '.join(map(str, at))}]" if at else "")
 
     def _worst(self, found: Result) -> float:
         return max((float(_distance(a, self.result.outputs[n])) for n, a in found.outputs.items()), default=0.0)
@@ -207,9 +217,9 @@ class Jury:
     """
 
     def __init__(self, program: Program, data: Data, limit: int = 1 << 28, runner: Runner | None = None,
-                 tolerance: Tolerance | None = None) -> None:  # fmt: skip
+                 tolerance: Tolerance | None = None, shown: Mapping[str, str] | None = None) -> None:  # fmt: skip
         draws = (Draw(data),) if isinstance(data, Bound) else tuple(data)
-        judges = [Judge(program, d.bound, limit, FEW_WAYS if k else WAYS, not k, runner, tolerance)
+        judges = [Judge(program, d.bound, limit, FEW_WAYS if k else WAYS, not k, runner, tolerance, shown)
                   for k, d in enumerate(draws)]  # fmt: skip
         sat = [(j, d.kind) for k, (j, d) in enumerate(zip(judges, draws, strict=True)) if k == 0 or not j.result.faults]
         self.judges = tuple(j for j, _ in sat)
@@ -263,10 +273,6 @@ def _distance(a: Array, b: Array) -> Any:
         return np.max(np.where(np.isfinite(gap), gap, 0.0))
 
 
-def _element(name: str, at: Sequence[int]) -> str:
-    return f"`{name}`" + (f"[{', '.join(map(str, at))}]" if at else "")
-
-
 def _more(wrong: int) -> str:
     return f" ({wrong} elements differ)" if wrong > 1 else ""
 
@@ -293,7 +299,7 @@ def every_pass(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "def
     """
     chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
     options = options or Options(sizes=first_sizes(data))
-    jury = Jury(lowered.program, data, runner=runner, tolerance=tolerance)
+    jury = Jury(lowered.program, data, runner=runner, tolerance=tolerance, shown=lowered.shown)
     program, results = lowered.program, jury.results
     if runner is not None:
         row = Row("lower", Stage("lower", program, True, 0.0), jury.judge_lowered())
@@ -314,7 +320,7 @@ def overall(lowered: Lowered, data: Data, passes: str | Iterable[Pass] = "defaul
     """Run passes and judge the end alone; the row is named after the last pass, or the one that failed. With a `runner`
     the lowered program comes first, as in `every_pass`."""
     chosen = selection(passes) if isinstance(passes, str) else tuple(passes)
-    jury = Jury(lowered.program, data, runner=runner, tolerance=tolerance)
+    jury = Jury(lowered.program, data, runner=runner, tolerance=tolerance, shown=lowered.shown)
     if runner is not None or not chosen:
         row = Row("lower", Stage("lower", lowered.program, True, 0.0), jury.judge_lowered())
         yield row

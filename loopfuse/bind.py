@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from loopfuse import contracts, requires
+from loopfuse import contracts, fitting, requires
 from loopfuse.diag import Collector, Diagnostic, Span, UserError, error
 from loopfuse.dtypes import DType, of_numpy
 from loopfuse.frontend.typed import Input, Param, TypedProgram
-from loopfuse.generate import Array, Request, Spec, Supplier, fit
+from loopfuse.generate import Array, Request, Spec, Supplier, fit, leaves_nothing
 from loopfuse.ir import Buffer
 from loopfuse.memory import default_limit, show_bytes
 from loopfuse.sizes import ONE, Poly
 from loopfuse.solve import Equation, solve
+
+MOST_REDRAWS = 20  # of made-up data that breaks a domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,34 +223,49 @@ def show_type(buffer: Buffer) -> str:
 def _sizes(typed: TypedProgram, given: Given, params: Mapping[str, Array], data: Mapping[str, Array | Supplier],
            ) -> dict[str, int]:  # fmt: skip
     """Every size of the program."""
-    known = _known(typed, given, params)
-    solution = solve(_equations(typed, data), known)
-    missing = [s.id for s in typed.sizes if s.id not in solution.sizes]
-    if not missing:
-        return solution.sizes
-    if given.fill:
-        values = {p.name: params[p.name] for p in typed.params if p.name not in known}
-        filled = requires.choose_sizes(typed, solution.sizes, missing, values)
-        if filled is not None:
-            return filled
-    raise UserError(_undetermined(typed, data, missing))
+    ask = _ask(typed, given, params, data)
+    if not ask.missing:
+        return dict(ask.known)
+    if not given.fill:
+        raise UserError(_undetermined(typed, data, ask.missing))
+    filled = fitting.choose_sizes(ask)
+    if filled is None:
+        raise UserError(_unmet(ask) or _undetermined(typed, data, ask.missing))
+    return filled
 
 
-def _known(typed: TypedProgram, given: Given, params: Mapping[str, Array]) -> dict[str, int]:
-    """The sizes that are told: by the script, as params, as dims."""
+def _ask(typed: TypedProgram, given: Given, params: Mapping[str, Array], data: Mapping[str, Array | Supplier],
+         ) -> fitting.Ask:  # fmt: skip
+    """The sizes that are settled, those that are not, and what must hold of them."""
     known = {s.id: s.value for s in typed.sizes if s.value is not None and s.origin == "compile"}
     known |= {s.id: int(params[s.id]) for s in typed.sizes if s.origin == "param" and s.id in params}
-    return known | dict(given.dims)
+    known |= given.dims
+    equations = list(_equations(typed, data))
+    solution = solve(equations, known)
+    missing = [s.id for s in typed.sizes if s.id not in solution.sizes]
+    values = {p.name: params[p.name] for p in typed.params if p.name not in known and p.name in params}
+    return fitting.Ask(typed, solution.sizes, missing, values, [e for e in equations if e.poly.names & set(missing)])
 
 
 def unsettled(typed: TypedProgram, given: Given) -> list[str]:
     """The sizes that neither the script nor what is given settles, which `fill` makes up."""
+    return list(_filling(typed, given).missing)
+
+
+def fitted(typed: TypedProgram, given: Given, wished: Mapping[str, int]) -> dict[str, int] | None:
+    """The sizes that nothing settles, as near to those wished for as the requirements allow; None where none were
+    found."""
+    ask = _filling(typed, given)
+    found = fitting.nearest(ask, wished)
+    return None if found is None else {name: found[name] for name in ask.missing}
+
+
+def _filling(typed: TypedProgram, given: Given) -> fitting.Ask:
     quiet = Collector()
     params = {p.name: v for p in typed.params if (v := _param(p, given.params, quiet)) is not None}
     given = replace(given, fill=True)
     data = {i.name: d for i in typed.inputs if (d := _accept(typed, i, given, quiet)) is not None}
-    solved = solve(_equations(typed, data), _known(typed, given, params)).sizes
-    return [s.id for s in typed.sizes if s.id not in solved]
+    return _ask(typed, given, params, data)
 
 
 def _equations(typed: TypedProgram, data: Mapping[str, Array | Supplier]) -> Iterable[Equation]:
@@ -270,7 +287,21 @@ def _product(shape: Iterable[Poly]) -> Poly:
     return total
 
 
-def _undetermined(typed: TypedProgram, data: Mapping[str, Array | Supplier], missing: list[str]) -> Diagnostic:
+def _unmet(ask: fitting.Ask) -> Diagnostic | None:
+    """What to say where sizes were looked for, and none met the requirements."""
+    broken = fitting.unmet(ask)
+    if not broken:
+        return None
+    texts = [f"`{requires.require_text(r)}`" for r in broken]
+    named = f"{', '.join(texts[:-1])} and {texts[-1]} together" if len(texts) > 1 else texts[0]
+    known = {n: ask.known[n] for r in broken for n in sorted(requires.names_of(r.cond)) if n in ask.known}
+    with_ = f" with {', '.join(f'{n} = {v}' for n, v in known.items())}" if known else ""
+    return error("LF0507", f"no sizes were found that meet {named}{with_}", broken[0].span,
+                 notes=dict.fromkeys(r.message for r in broken if r.message),
+                 fix=f"--dims {','.join(f'{n}=..' for n in ask.missing)}")  # fmt: skip
+
+
+def _undetermined(typed: TypedProgram, data: Mapping[str, Array | Supplier], missing: Sequence[str]) -> Diagnostic:
     spans = {s.id: s.span for s in typed.sizes}
     buffers = {b.id: b for b in typed.buffers}
     made = [f"`{i.name}` = {v.text} is {show_type(buffers[i.buffer])}" for i in typed.inputs
@@ -298,18 +329,26 @@ def _make(typed: TypedProgram, given: Given, sizes: Mapping[str, int], data: Map
         if any(extent < 0 for extent in shape):
             raise UserError(error("LF0506", f"`{entry.name}` would have the shape {list(shape)}", entry.span))
         bounds = contracts.bounds_of(typed, entry, sizes)
-        made[entry.buffer] = value.make(Request(entry.name, shape, buffer.dtype, bounds, given.seed))
+        request = Request(entry.name, shape, buffer.dtype, bounds, given.seed)
+        if isinstance(value, Spec) and value.kind == "auto" and request.count and leaves_nothing(bounds, buffer.dtype):
+            raise UserError(contracts.without_data(typed, entry, sizes))
+        made[entry.buffer] = value.make(request)
     return made
 
 
 def _redraw(typed: TypedProgram, given: Given, sizes: Mapping[str, int], inputs: dict[str, Array]) -> None:
-    """Replace the elements of made-up inputs that break a domain which is more than bounds on each element."""
+    """Replace the elements of made-up inputs that break a domain which is more than bounds on each element.
+
+    Raises `UserError` LF0612 where that does not come to an end.
+    """
     made = {i.name: i for i in typed.inputs if i.name not in given.inputs}
-    for attempt in range(1, 20):
+    for attempt in range(1, MOST_REDRAWS + 1):
         wrong = [(made[str(c.domain_of)], holds) for c, holds in contracts.domain_masks(typed, sizes, inputs)
                  if c.domain_of in made and not holds.all()]  # fmt: skip
         if not wrong:
             return
+        if attempt == MOST_REDRAWS:
+            raise UserError(contracts.without_data(typed, wrong[0][0], sizes, attempt))
         for entry, holds in wrong:
             array = inputs[entry.buffer]
             dtype = next(b.dtype for b in typed.buffers if b.id == entry.buffer)

@@ -51,7 +51,7 @@ def bisect(lowered: Lowered, data: Data, pipeline: str | Iterable[Pass] = "defau
     lowered program.
     """
     chosen = selection(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
-    jury = Jury(lowered.program, data, runner=runner)
+    jury = Jury(lowered.program, data, runner=runner, shown=lowered.shown)
     verdict = jury.judge_lowered()
     if verdict.problem:
         return Culprit("lower", verdict.problem, False, None, 0, "", lowered.program, None, verdict.data)

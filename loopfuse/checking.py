@@ -16,7 +16,7 @@ from loopfuse.tolerance import Tolerance
 RUNNERS: dict[str, Runner | None] = {"reference": None, "cuda": on_gpu}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CheckResult:
     """What `check` found: a row for each pass that ran on each back end, the last of which may disagree."""
 
@@ -39,6 +39,11 @@ class CheckResult:
                 raise CompilerError(
                     row.name, row.verdict.problem, print_program(row.stage.program) if row.stage else ""
                 )
+
+    def __repr__(self) -> str:
+        bad = next((f"{row.name}: {row.verdict.problem}" for row in self.rows if not row.agrees), "")
+        count = f"{len(self.rows)} row{'s' * (len(self.rows) != 1)}"
+        return f"<CheckResult: {bad or 'agrees'}; {count}, {self.undecided} elements undecided>"
 
     def __str__(self) -> str:
         return "\n".join(f"{row.name}: {row.verdict.problem or 'agrees'}" for row in self.rows)

@@ -22,6 +22,7 @@ from loopfuse.generate import NO_BOUNDS, Array, Bounds
 from loopfuse.ir import Affine, Buffer, Const, Dim, Expr, Load, Op, Ref, Select
 from loopfuse.ops import OPS, to_number
 from loopfuse.requires import COMPARISONS
+from loopfuse.rewrite import subexprs
 from loopfuse.sizes import ONE, ZERO, Poly
 from loopfuse.walking import own, walk_program
 
@@ -77,6 +78,28 @@ def _outside(typed: TypedProgram, check: Check, holds: Array, sizes: Mapping[str
     wrong = holds.size - int(np.count_nonzero(holds))
     notes = [f"the first of {wrong} such elements of {holds.size}"] if holds.ndim else []
     return error("LF0612", f"`{place}` = {value} is outside its domain `{check.text}`", check.span, notes=notes)
+
+
+def without_data(typed: TypedProgram, entry: Input, sizes: Mapping[str, int], tries: int = 0) -> Diagnostic:
+    """Nothing can be made up for an input: its domain leaves nothing, or so many `tries` found nothing."""
+    texts = [c.text for c in typed.checks if c.domain_of == entry.name]
+    span = next((c.span for c in typed.checks if c.domain_of == entry.name), entry.span)
+    of = f"the domain `{' and '.join(texts)}`" if texts else "the range"
+    if tries:
+        return error("LF0612", f"no data was found that keeps to {of} of `{entry.name}`", span,
+                     notes=[f"it was made up {tries} times"], fix=f"{entry.name}=FILE")  # fmt: skip
+    known = ", ".join(f"{s.id} = {sizes[s.id]}" for s in typed.sizes if s.id in _named(typed, entry))
+    return error("LF0612", f"no data can exist for `{entry.name}`: no {entry.dtype} lies in {of}"
+                 + f" with {known}" * bool(known), span)  # fmt: skip
+
+
+def _named(typed: TypedProgram, entry: Input) -> frozenset[str]:
+    """The sizes that the domain of an input names."""
+    buffers = {c.buffer for c in typed.checks if c.domain_of == entry.name}
+    found = [s for s in typed.body if isinstance(s, Define) and s.buffer in buffers]
+    values = [v for s in found for v in (s.value, *(f.value for f in s.folds))]
+    polys = [e.poly for v in values for e in subexprs(v) if isinstance(e, Affine)]
+    return frozenset().union(*(p.names for p in polys))
 
 
 def first_false(holds: Array) -> tuple[int, ...]:

@@ -130,6 +130,15 @@ class Lowered:
     program: Program
     roots: tuple[str, ...]
 
+    @property
+    def shown(self) -> dict[str, str]:
+        """What the script calls the outputs of the program, by their buffers: an output `k` beside an index `k` is a buffer
+        `k.1`. A check is called by its condition."""
+        names = {o.buffer: o.name for o in reversed(self.typed.outputs)}
+        names |= {c.buffer: c.text for c in self.typed.checks if c.domain_of is None}
+        ends = [b.id for b in self.program.buffers if b.role == "out"]
+        return {end: names[root] for root, end in zip(self.roots, ends, strict=False) if root in names}
+
 
 @dataclass(frozen=True, slots=True)
 class Optimised:

@@ -235,7 +235,7 @@ def _iota(spec: Spec, request: Request) -> Array:
 
 
 def _auto(spec: Spec, request: Request) -> Array:
-    """Values of an ordinary size that respect the bounds."""
+    """Values of an ordinary size that respect the bounds, which leave some (see `leaves_nothing`)."""
     dtype, bounds = request.dtype, request.bounds
     if dtype.is_float:
         return _auto_float(request)
@@ -247,8 +247,6 @@ def _auto(spec: Spec, request: Request) -> Array:
         lo, hi = (least, greatest) if dtype.bits <= 8 else (0, 3)
     lo = max(least, hi - 100 if lo is None and hi is not None else lo or 0)
     hi = min(greatest, lo + 100 if hi is None else hi)
-    if lo > hi and request.count:
-        raise _bad(spec, f"no {dtype} lies between the bounds that the domain of `{request.name}` gives")
     return _integers(request, lo, hi) if request.count else np.zeros(request.shape, dtype.numpy)
 
 
@@ -266,6 +264,29 @@ def _auto_float(request: Request) -> Array:
         elif bounds.hi is not None:
             made = bounds.hi - np.maximum(np.exp(made), abs(bounds.hi) * 2.0 ** (3 - request.dtype.mantissa))
     return np.asarray(made).astype(request.dtype.numpy)
+
+
+def ends(bounds: Bounds, dtype: np.dtype[Any]) -> Array:
+    """The least and the greatest element of a domain, as far as it has them."""
+    found: list[Any] = []
+    for bound, is_open, way in ((bounds.lo, bounds.open_lo, 1), (bounds.hi, bounds.open_hi, -1)):
+        if bound is None:
+            continue
+        if dtype.kind in "iu":
+            whole = math.ceil(bound) if way > 0 else math.floor(bound)
+            found.append(whole + way if is_open and whole == bound else whole)
+        else:
+            near = np.asarray(bound).astype(dtype)
+            found.append(np.nextafter(near, np.asarray(way * np.inf, dtype)) if is_open else near)
+    return np.asarray(found).astype(dtype) if found else np.zeros(0, dtype)
+
+
+def leaves_nothing(bounds: Bounds, dtype: DType) -> bool:
+    """Whether no element of a type lies within the bounds."""
+    if bounds.lo is None or bounds.hi is None:
+        return False
+    least, greatest = ends(bounds, dtype.numpy)
+    return bool(least > greatest)
 
 
 MAKERS: dict[str, Callable[[Spec, Request], Array]] = {

@@ -73,6 +73,20 @@ def read_private(path: Path, most: int) -> bytes | None:
     return data if len(data) <= most else None
 
 
+def unwritable(path: Path, folder: bool = False, makes: bool = True) -> str:
+    """Why a file (or a `folder` with files) could not be written at a path, "" where it could; nothing is made. `makes`:
+    folders on the way that are absent will be made."""
+    if path.exists() and path.is_dir() != folder:
+        return f"`{path}` is a {'file' if folder else 'folder'}"
+    start = path if folder else path.absolute().parent
+    there = next(p for p in (start, *start.absolute().parents) if p.exists())
+    if not there.is_dir():
+        return f"`{there}` is a file"
+    if there != start and not makes:
+        return f"there is no folder `{start}`"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"`{there}` is not writable"
+
+
 def is_private(told: os.stat_result) -> bool:
     """Whether a file or folder is ours, and no one else may write it."""
     return not _UNIX or (told.st_uid == os.geteuid() and not told.st_mode & 0o022)

@@ -1,24 +1,22 @@
-"""Requirements on sizes and params: whether they hold, how they read, and small sizes that meet them."""
+"""Requirements on sizes and params: whether they hold, and how they read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from loopfuse.diag import Collector, Diagnostic, UserError, error
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
-from loopfuse.ir import Affine, Const, Expr, Load, Op, Require, Select, Size
+from loopfuse.ir import Affine, Const, Expr, Load, Op, Require, Select
 from loopfuse.ops import OPS, from_bits
 from loopfuse.printer import print_expr
 from loopfuse.rewrite import subexprs
 from loopfuse.sizes import Poly
 
 COMPARISONS = {row.name: row.infix for row in OPS.values() if row.gives == "bool" and row.infix and row.arity == 2}
-# How many of the smallest candidates are tried, first with the small ones more often, then all alike.
-TRIES = 20_000
 INT64 = np.iinfo(np.int64)
 
 
@@ -66,7 +64,7 @@ def _int64(value: int | Array) -> Array:
 
 def _broken(require: Require, sizes: Mapping[str, int], params: Mapping[str, Array]) -> Diagnostic:
     values = {**sizes, **{name: value.item() for name, value in params.items()}}
-    names = sorted(_names(require.cond) & values.keys())
+    names = sorted(names_of(require.cond) & values.keys())
     shown = ", ".join(f"{n} = {values[n]}" for n in names)
     with_values = f" ({shown})" if shown else ""
     text = require_text(require)
@@ -77,7 +75,7 @@ def _broken(require: Require, sizes: Mapping[str, int], params: Mapping[str, Arr
     return error("LF0610", f"requirement not met: {message}{with_values}", require.span, shown)
 
 
-def _names(cond: Expr) -> set[str]:
+def names_of(cond: Expr) -> set[str]:
     """The sizes and params in a condition."""
     found: set[str] = set()
     for expr in subexprs(cond):
@@ -131,33 +129,3 @@ def check_sizes(typed: TypedProgram, sizes: Mapping[str, int]) -> None:
         if value % size.multiple:
             raise UserError(error("LF0611", f"`{size.id}` must be a multiple of {size.multiple}, and is {value}",
                                   size.span))  # fmt: skip
-
-
-def choose_sizes(typed: TypedProgram, known: Mapping[str, int], missing: Sequence[str], params: Mapping[str, Array],
-                 ) -> dict[str, int] | None:  # fmt: skip
-    """Small values for the `missing` sizes that meet every requirement, different ones where possible; or None."""
-    table = {s.id: s for s in typed.sizes}
-    pools = [_candidates(table[name], at) for at, name in enumerate(missing)]
-    stream = np.random.Generator(np.random.Philox(0))
-    count = len(pools[0])
-    falling = 0.7 ** np.arange(count)
-    for weights in (falling / falling.sum(), np.full(count, 1 / count)):
-        ranks = stream.choice(count, (TRIES, len(missing)), p=weights)
-        ranks[0] = 0
-        sizes: dict[str, int | Array] = dict(known)
-        sizes |= {name: pool[ranks[:, at]] for at, (name, pool) in enumerate(zip(missing, pools, strict=True))}
-        good = np.ones(TRIES, bool)
-        for require in typed.requires:
-            good &= evaluate(require.cond, sizes, params).astype(bool)
-        if good.any():
-            best = int(np.argmin(np.where(good, ranks.sum(axis=1), count * len(missing))))
-            return {name: int(value if isinstance(value, int) else value[best]) for name, value in sizes.items()}
-    return None
-
-
-def _candidates(size: Size, at: int) -> Array:
-    """Values to try for a size, the likeliest first, none as the last; neighbours begin with different ones."""
-    small, rest = [5, 4, 6, 3, 7], [8, 2, 1, 9, 12, 16, 24, 32, 48, 64, 128, 256, 0]
-    steps = np.array(small[at % 5 :] + small[: at % 5] + rest)
-    least = -(-max(0, size.least or 0) // size.multiple)
-    return np.asarray((steps + least) * size.multiple)

@@ -99,7 +99,7 @@ def _settle_single(solution: Solution, pending: list[Equation], bare: bool) -> N
                 solution.contradict(equation, poly.constant)
         elif bare and poly.name is None:
             rest.append(equation)
-        elif (line := _affine(poly)) and len(line) == 1:
+        elif (line := affine(poly)) and len(line) == 1:
             ((name, factor),) = line.items()
             solution.settle(name, Fraction(equation.value - poly.constant, factor), equation)
         else:
@@ -107,7 +107,7 @@ def _settle_single(solution: Solution, pending: list[Equation], bare: bool) -> N
     pending[:] = rest
 
 
-def _affine(poly: Poly) -> dict[str, int] | None:
+def affine(poly: Poly) -> dict[str, int] | None:
     """The coefficients of a polynomial that is affine in its names, else None."""
     line: dict[str, int] = {}
     for monomial, coefficient in poly.terms:
@@ -125,7 +125,7 @@ def _settle_linear(solution: Solution, pending: list[Equation]) -> bool:
     rows: list[tuple[dict[str, Fraction], Fraction, Equation]] = []
     for equation in list(pending):
         poly = equation.poly.subs(solution.sizes)
-        line = _affine(poly)
+        line = affine(poly)
         if line is None:
             continue
         row = {n: Fraction(c) for n, c in line.items()}

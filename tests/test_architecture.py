@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lock",),
     ("cuda",),
     ("requires", "solve"),
-    ("contracts", "tolerance"),
+    ("contracts", "tolerance", "fitting"),
     ("bind",),
     ("draws",),
     ("driver",),

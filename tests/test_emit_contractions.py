@@ -142,7 +142,9 @@ def test_tiles(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
-@pytest.mark.parametrize("name", ["columns of a map", "rows", "two outputs", "heads", "wide output", "rounded residual"])
+@pytest.mark.parametrize(
+    "name", ["columns of a map", "rows", "two outputs", "heads", "wide output", "rounded residual"]
+)
 @pytest.mark.parametrize("choice", [TILES[1], TILES[3], TILES[6]], ids=str)
 def test_tiles_of_folds(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, choice)

@@ -263,6 +263,8 @@ def test_explain_of_a_tile_that_does_not_fit(shell: Shell) -> None:
     assert "  lock       wgmma 128x193 slots=3 is left out: the kernel has no such tile\n" in shell.out
     assert shell.err.count("warning[LF0521]") == 1 and "s.lf.lock:6:1" in shell.err
     assert "it runs with `wgmma 128x256 slots=2`, which the model takes" in shell.err
+    flat = " ".join(shell.err.replace("|", " ").split())
+    assert "note: it has `wgmma 128x192 " in flat and " more; --tune times the most promising" in flat, flat
 
 
 def test_another_device_has_no_lock(shell: Shell) -> None:

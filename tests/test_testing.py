@@ -19,7 +19,7 @@ from emulated_engine import EmulatedEngine, emulated
 from emulator import available
 from hypothesis import HealthCheck, find, given, settings
 from test_cli_passes import Shell
-from test_docs import blocks
+from test_docs import ROOT, blocks
 
 import loopfuse as lf
 from loopfuse.passes import simplify
@@ -154,12 +154,17 @@ def test_the_ends_of_domains_are_drawn() -> None:
 def test_the_page_of_the_documentation(shell: Shell) -> None:
     """The story of the script, and the Python."""
     page = blocks("testing.md")
-    story, _ = (b.text for b in page if b.language == "lf")
+    story, repaired, _ = (b.text for b in page if b.language == "lf")
     shell.write("zscore.lf", story)
     (command,) = (b.text for b in page if b.language == "console")
     assert shell(*command.split()[2:]) == 3
     said = next(b.text for b in page if b.language == "text")
     assert said.strip() in shell.out, shell.out
+    (data,) = Path("found").glob("*.safetensors")
+    assert f"x={data}" in (ROOT / "docs" / "testing.md").read_text("utf-8")
+    for text, code in ((story, 3), (repaired, 0)):
+        shell.write("zscore.lf", text)
+        assert shell("check", "zscore.lf", f"x={data}") == code
     names: dict[str, Any] = {}
     for block in page:
         if block.language == "python" and not block.rest:
@@ -171,7 +176,7 @@ def test_the_page_of_the_documentation(shell: Shell) -> None:
 def test_the_planted_fault_of_the_documentation(shell: Shell) -> None:
     """The story of the compiler: `fuzz` and `bisect` name the pass and the step, in far less than two minutes."""
     page = blocks("testing.md")
-    _, blend = (b.text for b in page if b.language == "lf")
+    _, _, blend = (b.text for b in page if b.language == "lf")
     shell.write("blend.lf", blend)
     (planted,) = (b for b in page if b.language == "python" and b.rest)
     shell.write(planted.rest, planted.text)

@@ -24,7 +24,7 @@ from loopfuse.cuda import engine, timing
 from loopfuse.cuda.arrays import to_device
 from loopfuse.cuda.compile import compile_program, complaints, in_threads
 from loopfuse.cuda.program import Loaded
-from loopfuse.diag import UserError
+from loopfuse.diag import MachineError, UserError
 from loopfuse.dtypes import of_numpy
 from loopfuse.emit.code import Chosen, Code
 from loopfuse.emit.program import emit, offers
@@ -35,6 +35,7 @@ from loopfuse.printer import print_program
 from loopfuse.views.lines import defined
 from loopfuse.walking import free_names
 
+TUNING = "tuning times kernels on a GPU"
 MOST, MOST_OTHERS = 6, 2  # tiles that are timed: of the way that the model takes, and of the next one
 BUDGET = 0.6  # seconds of calls for a kernel
 LEAST_GAIN = 0.01  # of the model's time
@@ -137,7 +138,10 @@ def tune(subject: Subject, optimised: driver.Optimised | None = None, *, arrays:
 
     Raises `MachineError` where there is no GPU or no compiler, and whatever running the program raises.
     """
-    gpu = engine.open_engine()
+    try:
+        gpu = engine.open_engine()
+    except MachineError as why:
+        raise engine.needed(TUNING, str(why)) from why
     optimised = optimised or subject.optimised(gpu.model)
     if unmet := optimised.unmet:
         raise UserError(unmet)

@@ -20,8 +20,9 @@ from loopfuse.cli import arguments, backends, locks
 from loopfuse.cli.frame import OK, REGRESSED, Context
 from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.cuda import engine, measure
-from loopfuse.diag import UserError
+from loopfuse.diag import UserError, error
 from loopfuse.lock import Lock
+from loopfuse.outside import unwritable
 from loopfuse.passes import selection
 from loopfuse.views.counts import numbers
 
@@ -43,6 +44,8 @@ def main(argv: list[str], context: Context) -> int:
     for _, passes in choices:
         selection(passes)
     before = results.load(Path(options.compare)) if options.compare else {}
+    if options.save and (why := unwritable(Path(options.save), makes=False)):
+        raise UserError(error("LF0515", f"`{options.save}` cannot be written: {why}"))
     request = _request(parser, options, context)
     if options.tune:
         subjects = [s for point in request.points for s in _subjects(request, request.bound(point), choices, options)]

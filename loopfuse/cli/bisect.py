@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loopfuse import driver
@@ -49,11 +50,12 @@ def main(argv: list[str], context: Context) -> int:
     lowered = driver.lower_program(checked.typed)
     with driver.guard("bisect"), context.terminal.progress("bisect") as progress:
         found = bisect(lowered, data, options.passes, Options(frozen=frozen), progress, runner)
-    _report(context, found, options.script, data)
+    _report(context, found, options.script, data, lowered.shown)
     return FAILED if found else OK
 
 
-def _report(context: Context, found: Culprit | None, script: str, data: Sequence[Draw]) -> None:
+def _report(context: Context, found: Culprit | None, script: str, data: Sequence[Draw],
+            shown: Mapping[str, str]) -> None:  # fmt: skip
     terminal = context.terminal
     if found is None:
         tried = "the data given" if len(data) == 1 else f"{len(data)} sets of data"
@@ -70,6 +72,9 @@ def _report(context: Context, found: Culprit | None, script: str, data: Sequence
         terminal.result(f"step {found.step} of {found.steps}: {found.description}")
     if difference:
         terminal.result(difference.rstrip("\n"))
+    for buffer, name in shown.items():
+        if buffer != name and re.search(rf"(?<![\w.]){re.escape(buffer)}(?![\w.])", difference):
+            terminal.result(f"`{buffer}` is what the script calls `{name}`")
     terminal.record(_record(found, difference))
 
 

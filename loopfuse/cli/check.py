@@ -151,6 +151,12 @@ def _every_pass(script: str, lowered: driver.Lowered, data: Sequence[Draw], pass
             "worst": row.verdict.worst, "undecided": row.verdict.undecided, "vague": row.verdict.vague,
             "problem": row.verdict.problem, "data": row.verdict.data,
         })  # fmt: skip
+    undecided, judged = sum(row.verdict.undecided for row in rows), sum(row.verdict.elements for row in rows)
+    most = max((row.verdict.undecided for row in rows), default=0)
+    context.terminal.result(f"{script}: {undecided} of {judged} comparisons of elements undecided, over all passes"
+                            + f"; at most {most} after one" * bool(most))  # fmt: skip
+    context.terminal.record({"kind": "passes", "script": script, "agrees": all(row.agrees for row in rows),
+                             "elements": judged, "undecided": undecided, "most": most})  # fmt: skip
     if loose := max((row.verdict.vague for row in rows), default=0):
         context.terminal.note(f"{script}: {vague_note(loose)}")
     bad = next((row for row in rows if not row.agrees), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,17 @@ from loopfuse.agreement import on_gpu
 from loopfuse.bind import Bound, Given
 from loopfuse.bisect import bisect
 from loopfuse.cli import arguments, backends
-from loopfuse.cli.frame import FAILED, OK, Context
+from loopfuse.cli.frame import FAILED, OK, USER, Context
 from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.cuda import engine
 from loopfuse.diag import LoopfuseError
 from loopfuse.passes import Options, selection
-from loopfuse.testing.campaign import Campaign, Figures, Limits, Source, load_figures, save_figures
+from loopfuse.testing.campaign import Campaign, Figures, Limits, Source, check_state, load_figures, save_figures
 from loopfuse.testing.coverage import KINDS, coverage_table, missing, reached
 from loopfuse.testing.data import SHAPES
 from loopfuse.testing.reduce import Reducer
-from loopfuse.testing.saved import load_case, save
+from loopfuse.testing.saved import check_folder, load_case, save
+from loopfuse.testing.simpler import shown
 from loopfuse.testing.trial import Case, Failure, Setting, again, subject
 from loopfuse.views.tables import significant
 
@@ -35,8 +37,10 @@ small and shown; --save keeps it. Exit code 3 when something was found.
 
   loopfuse fuzz script.lf --time 30s    loopfuse fuzz --gen --examples 1000 --jobs 4    loopfuse fuzz --replay F.json"""
 EXAMPLES = 100  # where neither a number nor a time is given
-SHRINKING = 30.0  # seconds for a failure
+SHRINKING = 30.0  # seconds for a failure, which are no part of --time
+SHRINKING_ALL = 60.0  # for all of them
 SAVING = 5.0  # seconds between two writes of the state
+MOST_REASONS = 3  # why data did not run
 WHOLE = "whole"  # the folder of failures as they were found
 
 
@@ -44,16 +48,17 @@ def main(argv: list[str], context: Context) -> int:
     """Run the command; returns the exit code."""
     parser = _parser()
     options = parser.read(argv, context)
-    if sum((options.script is not None, options.gen, options.replay is not None)) != 1:
-        parser.error("give a script, or --gen, or --replay FILE")
-    if options.inputs and options.script is None:
-        parser.error("data is for a script")
+    _one_task(parser, options)
     selection(options.passes)
     backend = backends.settled(options.backend, context)
     setting = Setting(options.passes, options.shapes, {"cuda": on_gpu} if backend == "cuda" else {},
                       not options.gen, options.each)  # fmt: skip
     if options.replay is not None:
         return _replay(options.replay, setting, context)
+    if options.save is not None:
+        check_folder(options.save)
+    if options.state is not None:
+        check_state(options.state)
     source = _source(parser, options, context)
     figures = load_figures(options.state) if options.state else Figures()
     examples = options.examples or (None if options.time else EXAMPLES)
@@ -63,14 +68,33 @@ def main(argv: list[str], context: Context) -> int:
         with context.terminal.progress("fuzz") as progress:
             campaign.watch = _Watch(options, progress)
             campaign.run()
-            found = [_smaller(f, setting, progress) for f in campaign.found.values()]
+            end = time.monotonic() + SHRINKING_ALL
+            found = [_smaller(f, setting, progress, end) for f in campaign.found.values()]
     finally:
         if options.state:
             save_figures(options.state, campaign.figures)
     for failure in found:
         _report(failure, setting, options.save, context)
     _summary(campaign, options, context)
-    return FAILED if found else OK
+    if found:
+        return FAILED
+    return USER if campaign.done and campaign.done == sum(campaign.idle.values()) else OK
+
+
+def _one_task(parser: arguments.Parser, options: argparse.Namespace) -> None:
+    """Refuse what does not go together, with the commands that were meant."""
+    script = options.script
+    if script is not None and "=" in script and not Path(script).exists():
+        parser.error(f"`{script}` is data, and data is for a script: give the script before it")
+    if options.gen and script is not None:
+        parser.error(f"--gen makes up programs of its own, and `{script}` is one: leave out --gen to try the script on "
+                     f"drawn data (loopfuse fuzz {script}), or the script (loopfuse fuzz --gen)")  # fmt: skip
+    if options.replay is not None and (options.gen or script is not None):
+        parser.error(
+            f"--replay runs the script that was saved: give it alone (loopfuse fuzz --replay {options.replay})"
+        )
+    if script is None and not options.gen and options.replay is None:
+        parser.error("give a script (loopfuse fuzz script.lf), or --gen for random programs, or --replay FILE")
 
 
 def _parser() -> arguments.Parser:
@@ -159,9 +183,9 @@ class _Watch:
                 save(campaign.found[key], self.folder / WHOLE, self.passes)
 
 
-def _smaller(failure: Failure, setting: Setting, progress: Any) -> Failure:
-    """The failure, made small."""
-    return Reducer(failure, setting, SHRINKING,
+def _smaller(failure: Failure, setting: Setting, progress: Any, end: float) -> Failure:
+    """The failure, made small before the end."""
+    return Reducer(failure, setting, min(SHRINKING, end - time.monotonic()),
                    progress=lambda length: progress(1.0, f"fuzz: shrinking, {length} characters")).run()  # fmt: skip
 
 
@@ -178,8 +202,7 @@ def _report(failure: Failure, setting: Setting, folder: Path | None, context: Co
         terminal.result(f"on data of {', '.join(told)}")
     for name, array in case.arrays.items():
         if re.search(rf"\binput {name}:", case.text):
-            shown = " ".join(str(array.tolist()).split())
-            terminal.result(f"    {name} = {shown if len(shown) <= 100 else shown[:97] + '...'}")
+            terminal.result(f"    {name} = {shown(array)}")
     step = _step(failure, setting)
     if step:
         terminal.result(step)
@@ -222,18 +245,24 @@ def _summary(campaign: Campaign, options: argparse.Namespace, context: Context) 
     lines = [f"{campaign.done} {what} in {campaign.elapsed:.1f} s ({significant(rate)}/s), seed {options.seed}"]
     if campaign.before:
         lines.append(f"{figures.programs} with those before, in {figures.seconds:.0f} s")
-    lines.append(f"{figures.undecided} of {figures.elements} elements undecided ({figures.share:.2%})")
-    if figures.skipped:
-        lines.append(f"{figures.skipped} were skipped: no data that the requirements allow was drawn")
+    if figures.elements:
+        lines.append(f"{figures.undecided} of {figures.elements} elements undecided ({figures.share:.2%})")
+    idle = sum(campaign.idle.values())
+    lines += [f"{count} of them did not run: {why}" for why, count in campaign.idle.most_common(MOST_REASONS)]
     kinds = len(campaign.found)
-    lines.append(f"{kinds} kind{'s' * (kinds != 1)} of failure" if kinds else "everything agrees")
+    if kinds:
+        lines.append(f"{kinds} kind{'s' * (kinds != 1)} of failure")
+    elif idle == campaign.done:
+        lines.append("nothing was tried" if campaign.done else "not one was done in this time: give a longer --time")
+    else:
+        lines.append("everything agrees")
     lines += [f"{n} ran on {name} too" for name, n in sorted(figures.ran.items())]
     for line in (*coverage_table(figures.reached, options.uncovered), "", *lines) if options.gen else lines:
         terminal.result(line)
     terminal.record({
         "kind": "fuzz", "programs": figures.programs, "seconds": figures.seconds, "seed": options.seed,
         "elements": figures.elements, "undecided": figures.undecided, "skipped": figures.skipped,
-        "failures": kinds, "ran": dict(figures.ran), "coverage": {k: reached(figures.reached, k) for k in KINDS},
+        "failures": kinds, "idle": dict(campaign.idle), "ran": dict(figures.ran), "coverage": {k: reached(figures.reached, k) for k in KINDS},
         "uncovered": {k: missing(figures.reached, k) for k in KINDS} if options.gen else {},
     })  # fmt: skip
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from loopfuse.bench import tuning
 from loopfuse.bench.measuring import Subject
-from loopfuse.bench.tuning import Tuned
+from loopfuse.bench.tuning import TUNING, Tuned
 from loopfuse.cli import arguments
 from loopfuse.cli.frame import FAILED, OK, Context
 from loopfuse.cuda import engine
-from loopfuse.diag import MachineError
+from loopfuse.diag import UserError, error
 from loopfuse.lock import Entry, Hears, Lock, lock_path, read_lock
+from loopfuse.outside import unwritable
 from loopfuse.views.tables import microseconds, table
 
 REFERENCE_BEHIND = "its results are not"  # how the problem of a kernel begins that the reference contradicts
@@ -37,7 +38,10 @@ def settle(parser: arguments.Parser, options: argparse.Namespace) -> None:
     if options.backend == "reference":
         parser.error("--tune times kernels, and --backend reference has none")
     if problem := engine.usable():
-        raise MachineError(problem)
+        raise engine.needed(TUNING, problem)
+    path = lock_path(Path(options.script))
+    if why := unwritable(path, makes=False):
+        raise UserError(error("LF0515", f"--tune keeps what it finds in `{path}`, which cannot be written: {why}"))
     options.backend = "cuda"
 
 

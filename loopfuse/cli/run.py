@@ -19,6 +19,7 @@ from loopfuse.files import Place, save_all
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
 from loopfuse.lock import Lock
+from loopfuse.outside import unwritable
 from loopfuse.passes import Options, selection
 from loopfuse.views.values import describe, plain_values, show_values, summarize
 
@@ -52,6 +53,9 @@ def main(argv: list[str], context: Context) -> int:
     typed = checked.typed
     terminal.diagnostics(checked.remarks)
     places = _places(parser, typed, options)
+    for place in places.values():
+        if why := unwritable(Path(place.path)):
+            raise UserError(error("LF0515", f"`{place.text}` cannot be written: {why}", place.span))
     shown = _shown(typed, options.show)
     with clock.time("read"):
         inputs = driver.read_inputs(typed, assigned, base)

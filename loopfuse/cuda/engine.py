@@ -17,6 +17,7 @@ from loopfuse.cuda.cache import Cache, open_cache
 from loopfuse.cuda.compile import compile_program, complaints
 from loopfuse.cuda.context import Device, open_device
 from loopfuse.cuda.measure import load_calibration
+from loopfuse.cuda.nvidia import REFERENCE
 from loopfuse.cuda.program import Loaded
 from loopfuse.diag import MachineError, Span
 from loopfuse.emit.code import Code
@@ -152,6 +153,11 @@ def open_engine(ordinal: int = 0) -> Engine:
 def _opened(ordinal: int) -> Engine:
     device = open_device(ordinal)
     return Engine(device, open_cache(), load_calibration(device))
+
+
+def needed(what: str, problem: str) -> MachineError:
+    """The error of what cannot be done without a GPU, for which the interpreter is no way out; `problem` as of `usable`."""
+    return MachineError(f"{what}, and this machine has none to use: {problem.removesuffix(f', {REFERENCE}')}")
 
 
 def usable(ordinal: int = 0) -> str:

@@ -28,6 +28,7 @@ from loopfuse.dtypes import DType
 
 LEAST_DRIVER = 13000
 LEAST_CAPABILITY = (8, 0)
+# What every program can do instead; what needs a GPU leaves it out of the message (`engine.needed`).
 REFERENCE = "or run on the reference interpreter (--backend reference)"
 UNAVAILABLE = ("CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_UNKNOWN", "CUDA_ERROR_INVALID_DEVICE")
 DEFAULT_SHARED = 48 << 10  # what a kernel may take without asking

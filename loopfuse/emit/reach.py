@@ -89,7 +89,9 @@ class _Walk:
             self.found.value(
                 self.size(poly, env) or 0
             )  # what is unknown of bounds is read from memory, and inside an array
-        return (low, max(low, high)), max(0, high + 1 - low)
+        gaps = [i[1] for h in dim.hi for b in dim.lo if (i := self.interval(h - b, env))]
+        step = max(1, self.target.number(dim.step) or 1)
+        return (low, max(low, high)), -(-max(0, min((high + 1 - low, *gaps))) // step)
 
     # -- expressions --------------------------------------------------------------------------------------------------
 

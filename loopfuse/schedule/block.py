@@ -18,10 +18,12 @@ def accept(ask: Ask) -> Plan | Refusal:
     leaves = [level for level in found.levels[1:] if not level.children]
     work = sum(level.times for level in leaves)
     if work > MOST_WORK:
+        waits = "parts of this wait for whole other parts, which one block could do, but " * (
+            len(found.root.children) > 1
+        )
         return refuse(
-            NAME, 1, "barrier", f"{ask.title}: parts of this wait for whole other parts, which one block could do, "
-            f"but it is {work} iterations; a block is given {MOST_WORK}", ask, needed=work, limit=MOST_WORK,
-            unit="iterations", lift="kernels of their own",
+            NAME, 1, "barrier", f"{ask.title}: {waits}it is {work} iterations; a block is given {MOST_WORK}", ask,
+            needed=work, limit=MOST_WORK, unit="iterations", lift="kernels of their own",
         )  # fmt: skip
     if found.live + FIXED_REGISTERS > 128:
         return out_of_registers(NAME, 2, ask, found.live, MOST_THREAD_REGISTERS)

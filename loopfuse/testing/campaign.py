@@ -16,9 +16,10 @@ from typing import Any
 
 from loopfuse.bind import Given
 from loopfuse.diag import CompilerError, UserError, error
-from loopfuse.outside import read_json, read_whole
+from loopfuse.outside import read_json, read_whole, unwritable
 from loopfuse.testing.choices import Steered
 from loopfuse.testing.coverage import KINDS
+from loopfuse.testing.limit import TimeUp, until
 from loopfuse.testing.scripts import script
 from loopfuse.testing.trial import Case, Failure, Outcome, Setting, Subject, drawn, subject, tried
 from loopfuse.testing.workers import Workers
@@ -108,17 +109,20 @@ def _subject(text: str, name: str, folder: Path | None, compiled: tuple[tuple[st
 
 
 def trials(batch: Batch, begun: Callable[[str], None] = lambda text: None) -> Iterator[Outcome]:
-    """The trials of a batch; none is begun after its end. `begun` is told the text of each before it runs."""
+    """The trials of a batch; at its end the one that runs is given up. `begun` is told the text of each before it runs."""
     source = batch.source
     reached = Counter(batch.reached)
     for number in range(batch.start, batch.start + batch.count):
-        if time.time() > batch.end:
-            return
         choices = Steered(Random(f"{batch.seed}:{number}"), reached)
         text = script(choices, source.statements) if source.text is None else source.text
+        if time.time() >= batch.end:
+            return
         begun(text)
         try:
-            outcome = _trial(text, source, choices, batch.setting)
+            with until(batch.end):
+                outcome = _trial(text, source, choices, batch.setting)
+        except TimeUp:
+            return
         except Exception as why:  # whatever it is, the campaign goes on
             stage = why.stage if isinstance(why, CompilerError) else "trial"
             outcome = Outcome(Failure("crash", stage, f"{type(why).__name__}: {why}", Case(text)))
@@ -157,6 +161,8 @@ class Campaign:
         self.device = device
         self.watch = watch
         self.found: dict[tuple[str, str], Failure] = {}
+        self.idle: Counter[str] = Counter()  # trials in which nothing ran, by the reason
+        self.end: float | None = None
         self.start = time.monotonic()
         self.pace = 0.3  # seconds a program, as far as known
 
@@ -168,7 +174,7 @@ class Campaign:
     @property
     def elapsed(self) -> float:
         """Seconds of this run."""
-        return time.monotonic() - self.start
+        return (self.end or time.monotonic()) - self.start
 
     @property
     def fraction(self) -> float:
@@ -185,6 +191,7 @@ class Campaign:
             else:
                 self._together()
         finally:
+            self.end = time.monotonic()
             self.figures = self.so_far()
         return self.figures
 
@@ -205,6 +212,8 @@ class Campaign:
         self.pace = 0.9 * self.pace + 0.1 * max(outcome.seconds, 1e-3)
         if outcome.failure is not None:
             self.found.setdefault(outcome.failure.key, outcome.failure)
+        if outcome.idle:
+            self.idle[outcome.skipped] += 1
         if self.watch is not None:
             self.watch(self)
 
@@ -242,7 +251,8 @@ class Campaign:
             given += batch.count
             return batch
 
-        for outcome in Workers(self.jobs, trials, WAITING * self.setting.seconds).run(batches):
+        end = None if self.limits.seconds is None else self.start + self.limits.seconds
+        for outcome in Workers(self.jobs, trials, WAITING * self.setting.seconds, end).run(batches):
             self._take(outcome)
 
 
@@ -281,6 +291,12 @@ def _run(found: Mapping[str, Any]) -> Run:
     if not all(0 <= n < MOST_COUNT for n in (run.jobs, run.programs, run.seconds)):
         raise ValueError("counts of a run")
     return run
+
+
+def check_state(path: Path) -> None:
+    """Raise `UserError` LF0515 where `save_figures` could not write a file."""
+    if why := unwritable(path, makes=False):
+        raise UserError(error("LF0515", f"cannot write the state `{path}`: {why}"))
 
 
 def save_figures(path: Path, figures: Figures) -> None:

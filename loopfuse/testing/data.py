@@ -3,22 +3,20 @@ only ordinary."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from loopfuse import contracts, draws
-from loopfuse.bind import Bound, Given, bind, unsettled
+from loopfuse.bind import Bound, Given, bind, fitted, unsettled
 from loopfuse.constants import greatest
 from loopfuse.diag import UserError
 from loopfuse.draws import Draw
 from loopfuse.dtypes import of_numpy
 from loopfuse.frontend.typed import TypedProgram
-from loopfuse.generate import Array, Bounds, Request
+from loopfuse.generate import Array, Request, ends
 from loopfuse.testing.choices import Choices
 
 # Extents by what they are good for; `edge` and `big` also have one that is just past a tile.
@@ -34,17 +32,23 @@ TRIES = 8
 ENDS = 2  # of the kinds of values, what lies at the ends of domains
 
 
-def draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str = "edge") -> Draw | None:
-    """A set of data for what is not given, or None where no extents were found that the requirements allow."""
+def draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str = "edge") -> Draw | str:
+    """A set of data for what is not given, or why there is none: the extents that are drawn are changed as far as the
+    requirements demand, and are others where no value keeps to a domain."""
     free = unsettled(typed, given)
-    for _ in range(TRIES if free else 1):
-        dims = {**given.dims, **extents(typed, free, choices, shapes)}
+    why = "no extents that its requirements allow were found"
+    for turn in range(TRIES if free else 1):
+        wished = extents(typed, free, choices, shapes)
+        dims = fitted(typed, given, wished) if free and turn < TRIES - 1 else {}  # the last are those of `bind`
+        if dims is None:
+            continue
         try:
-            base = bind(typed, replace(given, dims=dims, seed=choices.number(0, 999), fill=True))
-        except UserError:
+            base = bind(typed, replace(given, dims={**given.dims, **dims}, seed=choices.number(0, 999), fill=True))
+        except UserError as problem:
+            why = problem.diagnostics[0].message
             continue
         return valued(typed, given, base, choices)
-    return None
+    return why
 
 
 def extents(typed: TypedProgram, free: list[str], choices: Choices, shapes: str) -> dict[str, int]:
@@ -99,21 +103,6 @@ def at_ends(typed: TypedProgram, given: Given, base: Bound) -> Draw:
     arrays = draws.allowed(typed, base, arrays)
     same = all(arrays[i.buffer] is base.inputs[i.buffer] for i in typed.inputs)
     return Draw(base) if same else Draw(Bound(base.sizes, arrays), "elements at the ends of their domains")
-
-
-def ends(bounds: Bounds, dtype: np.dtype[Any]) -> Array:
-    """The least and the greatest element of a domain, as far as it has them."""
-    found: list[Any] = []
-    for bound, is_open, way in ((bounds.lo, bounds.open_lo, 1), (bounds.hi, bounds.open_hi, -1)):
-        if bound is None:
-            continue
-        if dtype.kind in "iu":
-            whole = math.ceil(bound) if way > 0 else math.floor(bound)
-            found.append(whole + way if is_open and whole == bound else whole)
-        else:
-            near = np.asarray(bound).astype(dtype)
-            found.append(np.nextafter(near, np.asarray(way * np.inf, dtype)) if is_open else near)
-    return np.asarray(found).astype(dtype) if found else np.zeros(0, dtype)
 
 
 def sprinkled(old: Array, stream: np.random.Generator, turn: int) -> Array:

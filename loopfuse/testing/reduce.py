@@ -5,28 +5,33 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from loopfuse.agreement import Runner
-from loopfuse.bind import buffer_bytes
+from loopfuse.bind import Given, fitted, unsettled
+from loopfuse.contracts import bounds_of
 from loopfuse.diag import CompilerError, Source, UserError
 from loopfuse.dtypes import DTYPES, of_numpy
 from loopfuse.frontend import ast
 from loopfuse.frontend.fmt import format_source
 from loopfuse.frontend.lint import walk
 from loopfuse.frontend.parse import parse
-from loopfuse.generate import Array
-from loopfuse.testing.trial import Case, Failure, Setting, again, subject
+from loopfuse.generate import Array, Bounds
+from loopfuse.passes import selection
+from loopfuse.testing.simpler import blocks, grounds, rank, simpler
+from loopfuse.testing.trial import Case, Failure, Setting, Subject, again, subject
 
 EXPRESSIONS = (ast.Binary, ast.Unary, ast.Compare, ast.IfElse, ast.Call, ast.Subscript, ast.Attr, ast.ArrayLit,
                ast.Comprehension)  # fmt: skip
 PLAIN = (ast.Name, ast.Number, ast.Bool)
-MOST_TRIES = 400
+MOST_TRIES = 600
 FEW_ELEMENTS = 24
+MOST_BLOCKS = 64  # stretches of an array that are tried by themselves
 Progress = Callable[[int], None]
+Keep = Callable[[int, int], Array]  # the places that stay, of so many, where the extent becomes smaller
 
 
 class Reducer:
@@ -34,14 +39,11 @@ class Reducer:
 
     def __init__(self, failure: Failure, setting: Setting, seconds: float = 30.0, tries: int = MOST_TRIES,
                  progress: Progress | None = None) -> None:  # fmt: skip
-        self.failure, self.setting = failure, replace(setting, runners=self._runners(failure, setting))
+        runners = {n: r for n, r in setting.runners.items() if n == failure.where}
+        self.failure, self.setting = failure, replace(setting, runners=runners, passes=_passes(failure, setting))
         self.end, self.left, self.progress = time.monotonic() + seconds, tries, progress
         self.tried = {failure.case.text}
-
-    @staticmethod
-    def _runners(failure: Failure, setting: Setting) -> dict[str, Runner]:
-        """The back end that the failure is about, if it is about one."""
-        return {n: r for n, r in setting.runners.items() if n == failure.where}
+        self.kept: tuple[tuple[str, str], Subject | None] | None = None
 
     @property
     def case(self) -> Case:
@@ -60,7 +62,7 @@ class Reducer:
         if self.try_case(self.case) is False:
             return self.failure  # it does not happen again: nothing is to be learnt from changing it
         self.try_case(replace(self.case, costed=self.case.sizes))
-        before = ""
+        before: tuple[object, ...] = ()
         while before != self.key() and not self.over:
             before = self.key()
             self.text()
@@ -68,16 +70,18 @@ class Reducer:
             self.values()
         return replace(self.failure, case=replace(self.case, text=tidy(self.case.text)))
 
-    def key(self) -> str:
+    def key(self) -> tuple[object, ...]:
         """What changes when anything was made smaller."""
-        return f"{self.case.text} {self.case.sizes}"
+        data = [a.tobytes() for a in self.case.arrays.values()]
+        return self.case.text, tuple(self.case.sizes.items()), tuple(data)
 
     def try_case(self, case: Case) -> bool:
         """Whether a case fails in the same way; it then is the smallest."""
         if self.over:
             return False
         self.left -= 1
-        found = again(case, self.setting).failure
+        same = case.text == self.case.text and case.compiled == self.case.compiled
+        found = again(case, self.setting, self._made() if same else None).failure
         if found is None or found.key != self.failure.key:
             return False
         self.failure = found
@@ -89,9 +93,9 @@ class Reducer:
 
     def text(self) -> None:
         """Take out of the text what can be. What a script says itself stays as it says it: of a check that fails only the
-        statements that have no part in it go."""
+        statements that have no part in it go, and what it requires stays, since other data is none of its faults."""
         edited = (comments, statements, outputs, expressions, types, dims)
-        for edits in (statements,) if self.failure.what in ("check", "outside") else edited:
+        for edits in (parts,) if self.failure.what in ("check", "outside") else edited:
             progress = True
             while progress and not self.over:
                 progress = False
@@ -118,67 +122,159 @@ class Reducer:
     # -- the data -----------------------------------------------------------------------------------------------------
 
     def extents(self) -> None:
-        """Smaller extents, by leaving off the ends of arrays."""
-        for name, extent in self.case.sizes.items():
-            for smaller in sorted({1, 2, 3, 4, 5, extent // 2, extent - 1}):
-                if smaller < self.case.sizes.get(name, 0):
-                    case = self.cut(name, smaller)
-                    if case is not None and self.try_case(case):
-                        break
+        """Smaller extents, by leaving off what is at the ends of arrays, or before a stretch of them."""
+        for name in list(self.case.sizes):
+            while self._smaller(name) and not self.over:
+                pass
 
-    def cut(self, name: str, extent: int) -> Case | None:
-        """The case with one size made smaller."""
-        try:
-            typed = subject(self.case.text, folder=self.case.folder, compiled=self.case.compiled).checked.typed
-        except (UserError, CompilerError):
+    def _smaller(self, name: str) -> bool:
+        """Whether a size became smaller, alone or with others that the requirements tie to it."""
+        extent = self.case.sizes.get(name, 0)
+        nearly = extent - 1 if extent <= FEW_ELEMENTS else 7 * extent // 8
+        wished = sorted({1, 2, 3, 4, 5, extent // 2, -(-extent // 2), 3 * extent // 4, nearly} & set(range(extent)))
+        tried: set[tuple[int, ...]] = set()
+        for smaller in wished:
+            sizes = self._fitted({**self.case.sizes, name: smaller})
+            if sizes is None or (as_key := tuple(sizes.values())) in tried:
+                continue
+            tried.add(as_key)
+            for keep in (_head, _tail, _both_ends):
+                case = self.cut(sizes, keep)
+                if case is not None and self.try_case(case):
+                    return True
+        return False
+
+    def _fitted(self, wished: Mapping[str, int]) -> dict[str, int] | None:
+        """The sizes that are nearest to those wished for, where they are smaller than those that are there."""
+        made = self._made()
+        if made is None:
             return None
-        sizes = {**self.case.sizes, name: extent}
-        known = {s.id: s.value for s in typed.sizes if s.value is not None} | sizes
+        typed = made.checked.typed
+        params = {p.name: self.case.params[p.name] for p in typed.params if p.name in self.case.params}
+        try:
+            free = set(unsettled(typed, Given({}, params)))
+            found = fitted(typed, Given({}, params), {n: v for n, v in wished.items() if n in free})
+        except (UserError, KeyError):
+            return None
+        sizes = {n: (found or {}).get(n, v) for n, v in self.case.sizes.items()}
+        less = found is not None and all(v <= self.case.sizes[n] for n, v in sizes.items())
+        return sizes if less and sizes != self.case.sizes else None
+
+    def cut(self, sizes: Mapping[str, int], keep: Keep) -> Case | None:
+        """The case with smaller sizes; `keep` says what stays of axes that are such a size, of others it is the beginning."""
+        made = self._made()
+        if made is None:
+            return None
+        typed = made.checked.typed
+        known = {s.id: s.value for s in typed.sizes if s.value is not None} | dict(self.case.params) | dict(sizes)
         buffers = {b.id: b for b in typed.buffers}
         arrays: dict[str, Array] = {}
         for entry in typed.inputs:
-            array = self.case.arrays.get(entry.name)
-            if array is None or buffer_bytes(buffers[entry.buffer], known) > array.nbytes:
+            array, shape = self.case.arrays.get(entry.name), buffers[entry.buffer].shape
+            if array is None:
                 return None
-            shape = [int(p.value(known)) for p in buffers[entry.buffer].shape]
-            arrays[entry.name] = np.ascontiguousarray(array[tuple(slice(max(0, e)) for e in shape)])
+            extents = [max(0, int(p.value(known))) for p in shape]
+            if any(new > there for new, there in zip(extents, array.shape, strict=True)):
+                return None
+            for axis, (poly, extent) in enumerate(zip(shape, extents, strict=True)):
+                places = (keep if poly.name in sizes else _head)(array.shape[axis], extent)
+                array = np.take(array, places, axis)
+            arrays[entry.name] = np.ascontiguousarray(array).reshape(extents)
         costed = None if self.case.costed is None else (
-            sizes if self.case.costed == self.case.sizes else self.case.costed
+            dict(sizes) if self.case.costed == self.case.sizes else self.case.costed
         )  # fmt: skip
-        return replace(self.case, arrays=arrays, sizes=sizes, costed=costed)
+        return replace(self.case, arrays=arrays, sizes=dict(sizes), costed=costed)
+
+    def _made(self) -> Subject | None:
+        """The script of the case, checked; data changes more often than it."""
+        key = (self.case.text, self.case.name)
+        if self.kept is None or self.kept[0] != key:
+            try:
+                case = self.case
+                self.kept = key, subject(case.text, case.name, case.folder, compiled=case.compiled)
+            except (UserError, CompilerError):
+                self.kept = key, None
+        return self.kept[1]
 
     def values(self) -> None:
-        """Plain values: all zero, all one, small; then element by element."""
-        for name in list(self.case.arrays):
-            if self.over or not re.search(rf"\binput {name}:", self.case.text):
+        """Plain values: a whole array of zeros or ones, or all of it but a few elements; these the plainest that do."""
+        made = self._made()
+        if made is None:
+            return
+        for entry in made.checked.typed.inputs:
+            if entry.name not in self.case.arrays or self.over:
                 continue
-            for make in (np.zeros_like, np.ones_like, _counted):
-                if self.with_array(name, make(self.case.arrays[name])):
-                    break
-            else:
-                self.elements(name)
+            bounds = bounds_of(made.checked.typed, entry, self._sizes(made))
+            self._blank(entry.name, bounds)
+            array = self.case.arrays[entry.name]
+            values = [array[array == v] if v == v else array[array != array] for v in dict.fromkeys(array.flat)]
+            for same in sorted(values, key=len, reverse=True)[:FEW_ELEMENTS]:
+                self._plainer(entry.name, same[0], bounds)
+            self._elements(entry.name, bounds)
 
-    def elements(self, name: str) -> None:
-        """Single elements made 0 or 1."""
-        for at in range(min(self.case.arrays[name].size, FEW_ELEMENTS)):
-            for value in (0, 1):
+    def _sizes(self, made: Subject) -> dict[str, int]:
+        fixed = {s.id: s.value for s in made.checked.typed.sizes if s.value is not None}
+        return {**fixed, **{n: v for n, v in self.case.params.items() if isinstance(v, int)}, **self.case.sizes}
+
+    def _blank(self, name: str, bounds: Bounds) -> None:
+        """As much of an array as may be is made one plain value: all, else halves, quarters and so on."""
+        array = self.case.arrays[name]
+        plain = grounds(array, bounds)
+        if not plain or self.with_array(name, np.full_like(array, plain[0])):
+            return
+        for block in blocks(array.size, MOST_BLOCKS):
+            made = self.case.arrays[name].copy()
+            made.reshape(-1)[block] = plain[0]
+            self.with_array(name, made)
+        if np.count_nonzero(self.case.arrays[name] != plain[0]) > FEW_ELEMENTS:  # it takes many: then all alike
+            self.with_array(name, np.full_like(array, plain[-1]))
+
+    def _plainer(self, name: str, value: Any, bounds: Bounds) -> None:
+        """All elements of one value become a plainer one."""
+        array = self.case.arrays[name]
+        same = array == value if value == value else array != array
+        for other in simpler(value, bounds):
+            if self.over or self.with_array(name, np.where(same, other, array)):
+                return
+
+    def _elements(self, name: str, bounds: Bounds) -> None:
+        """Single elements become plainer ones, those that are least plain first."""
+        flat = self.case.arrays[name].reshape(-1)
+        places = sorted((k for k in range(flat.size) if rank(flat[k])), key=lambda k: -rank(flat[k]))
+        for at in places[:FEW_ELEMENTS]:
+            for other in simpler(self.case.arrays[name].reshape(-1)[at], bounds):
                 array = self.case.arrays[name].copy()
-                if array.flat[at] == value or self.over:
-                    break
-                array.flat[at] = value
-                if self.with_array(name, array):
+                array.reshape(-1)[at] = other
+                if self.over or self.with_array(name, array):
                     break
 
     def with_array(self, name: str, array: Array) -> bool:
         """Whether the case still fails with another array."""
-        if np.array_equal(array, self.case.arrays[name]):
+        old = self.case.arrays[name]
+        array = np.ascontiguousarray(array).astype(old.dtype, copy=False).reshape(old.shape)
+        if array.tobytes() == old.tobytes():
             return True
-        return self.try_case(replace(self.case, arrays={**self.case.arrays, name: array}))
+        return self.try_case(replace(self.case, arrays={**self.case.arrays, name: array}, kind=""))
 
 
-def _counted(array: Array) -> Array:
-    """1, 2, 3, 1, 2, 3 and so on."""
-    return (np.arange(array.size).reshape(array.shape) % 3 + 1).astype(array.dtype)
+def _passes(failure: Failure, setting: Setting) -> str:
+    """The passes that a failure needs: none where the script itself says what is wrong, else those up to its own."""
+    if failure.what in ("check", "outside"):
+        return "none"
+    names = [p.name for p in selection(setting.passes)]
+    return ",".join(names[: names.index(failure.where) + 1]) if failure.where in names else setting.passes
+
+
+def _head(there: int, extent: int) -> Array:
+    return np.arange(extent)
+
+
+def _tail(there: int, extent: int) -> Array:
+    return np.arange(there - extent, there)
+
+
+def _both_ends(there: int, extent: int) -> Array:
+    return np.concatenate([_head(there, -(-extent // 2)), _tail(there, extent // 2)])
 
 
 # -- edits of a text --------------------------------------------------------------------------------------------------
@@ -200,6 +296,14 @@ def statements(text: str) -> Iterator[str]:
     nodes = [n for n, _ in walk(_tree(text)) if isinstance(n, ast.Stmt)]
     for node in nodes[::-1]:
         yield text[: node.span.start] + text[node.span.end :]
+
+
+def parts(text: str) -> Iterator[str]:
+    """The text without one statement, the last first; those stay that say what data and sizes may be, or how to round."""
+    for node in (n for n, _ in list(walk(_tree(text)))[::-1] if isinstance(n, ast.Stmt)):
+        required = isinstance(node, ast.Contract) and node.kind == "require"
+        if not (required or isinstance(node, ast.SizeDecl | ast.Numerics)):
+            yield text[: node.span.start] + text[node.span.end :]
 
 
 def outputs(text: str) -> Iterator[str]:

@@ -13,11 +13,17 @@ from loopfuse.diag import UserError, error
 from loopfuse.dtypes import DTYPES, of_numpy
 from loopfuse.files import Place, load, save_all
 from loopfuse.generate import Array
-from loopfuse.outside import read_json, read_whole
+from loopfuse.outside import read_json, read_whole, unwritable
 from loopfuse.testing.trial import Case, Failure
 
 SCHEMA = 1
 MOST = 1e300  # of a number in a record
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `UserError` LF0515 where `save` could not write to a folder, which need not exist; nothing is made."""
+    if why := unwritable(folder, folder=True):
+        raise UserError(error("LF0515", f"cannot write to the folder `{folder}`: {why}"))
 
 
 def save(failure: Failure, folder: Path, setting: str = "default") -> Path:

@@ -51,14 +51,14 @@ def inputs_for(program: object, shapes: str = "edge") -> SearchStrategy[Mapping[
     """Arrays by name for a script (text, a `Path`, or an `lf.Program`), which keep to its domains and requirements.
 
     `shapes`: extents are `small`, also 0, equal, prime and just past a tile (`edge`), or `big`. An example is rejected
-    where no extents that the requirements allow were drawn.
+    where no data that the requirements and domains allow was found.
     """
     typed = _typed(program)
 
     @st.composite
     def made(draw: Any) -> Mapping[str, Array]:
         found = data.draw(typed, Given({}), Drawn(lambda lo, hi: draw(st.integers(lo, hi))), shapes)
-        if found is None:
+        if isinstance(found, str):
             reject()
         return {i.name: found.bound.inputs[i.buffer] for i in typed.inputs}
 

@@ -61,17 +61,19 @@ class Case:
 class Failure:
     """What was found. `what` is `refused` (the checker refuses a generated script), `crash` (our own error), `pass`
     (results differ after a pass, or on a back end named by `where`), `hang` (it does not end), `check` (a `check` does not
-    hold) or `outside` (an access leaves its array). `where` is the stage. `case` shows it."""
+    hold) or `outside` (an access leaves its array). `where` is the stage, `about` the text of the check or the access. `case`
+    shows it."""
 
     what: str
     where: str
     problem: str
     case: Case
+    about: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
         """What makes two failures one kind."""
-        return self.what, self.where
+        return self.what, self.where or self.about
 
     @property
     def title(self) -> str:
@@ -89,7 +91,8 @@ class Failure:
 @dataclass
 class Outcome:
     """What a trial gave: a failure or None, what was reached, elements compared and those undecided, seconds. `skipped`
-    says why nothing ran, `ran` which back ends beside the reference did, `stage` where it is."""
+    says why something did not run, `idle` that nothing did, `ran` which back ends beside the reference did, `stage` where it
+    is."""
 
     failure: Failure | None = None
     reached: Counter[str] = field(default_factory=Counter)
@@ -97,6 +100,7 @@ class Outcome:
     undecided: int = 0
     seconds: float = 0.0
     skipped: str = ""
+    idle: bool = False
     ran: tuple[str, ...] = ()
     stage: str = ""
 
@@ -151,8 +155,8 @@ def drawn(made: Subject, choices: Choices, setting: Setting) -> Outcome:
     """A trial on data that is drawn for what the subject does not have."""
     start = time.perf_counter()
     draw = data.draw(made.checked.typed, made.given, choices, setting.shapes)
-    if draw is None:
-        return Outcome(skipped="no extents that its requirements allow were drawn")
+    if isinstance(draw, str):
+        return Outcome(skipped=draw, idle=True)
     costed = _costed(draw.bound, made, choices)
     outcome = run(made, draw, costed, setting)
     outcome.seconds = time.perf_counter() - start
@@ -196,18 +200,19 @@ def run(made: Subject, draw: Draw, costed: Mapping[str, int] | None, setting: Se
     except CompilerError as why:
         found = ("crash", why.stage, why.message)
     if found is not None:
-        outcome.failure = Failure(*found, case)
+        what, where, problem, *about = found
+        outcome.failure = Failure(what, where, problem, case, *about)
     return outcome
 
 
 def _ran(made: Subject, draw: Draw, costed: Mapping[str, int] | None, setting: Setting,
-         outcome: Outcome) -> tuple[str, str, str] | None:  # fmt: skip
-    """What is wrong, where, and how it shows; None where nothing is."""
+         outcome: Outcome) -> tuple[str, ...] | None:  # fmt: skip
+    """What is wrong, where, how it shows, and perhaps what it is about; None where nothing is."""
     try:
         with driver.guard("reference", lambda: print_program(made.lowered.program)):
-            jury = Jury(made.lowered.program, (draw,), MEMORY)
+            jury = Jury(made.lowered.program, (draw,), MEMORY, shown=made.lowered.shown)
     except UserError:
-        outcome.skipped = "it needs more memory than trials may use"
+        outcome.skipped, outcome.idle = "it needs more memory than trials may use", True
         return None
     problem = _by_the_script(made, draw, jury) if setting.contracts else None
     if problem is not None:
@@ -216,18 +221,20 @@ def _ran(made: Subject, draw: Draw, costed: Mapping[str, int] | None, setting: S
     return ("pass", where, message) if message else None
 
 
-def _by_the_script(made: Subject, draw: Draw, jury: Jury) -> tuple[str, str, str] | None:
+def _by_the_script(made: Subject, draw: Draw, jury: Jury) -> tuple[str, ...] | None:
     """What is wrong with what the script itself says of this data."""
     result = jury.results[0]
     if result.faults:
-        return "outside", "", driver.fault_message(*_fault(result)).message
+        buffer, span, count = _fault(result)
+        return "outside", "", driver.fault_message(buffer, span, count).message, span.text if span else buffer
     typed = made.checked.typed
     if driver.check_buffers(typed):
         ends = [b.id for b in made.lowered.program.buffers if b.role == "out"]
         buffers = {root: result.outputs[end] for root, end in zip(made.lowered.roots, ends, strict=True)}
         wrong = driver.failed_checks(typed, draw.bound, driver.Outcome({}, buffers))
         if wrong:
-            return "check", "", "; ".join((wrong[0].message, *wrong[0].notes))
+            text = wrong[0].primary.text if wrong[0].primary else ""
+            return "check", "", "; ".join((wrong[0].message, *wrong[0].notes)), text
     return None
 
 
@@ -267,9 +274,10 @@ def _after_passes(made: Subject, jury: Jury, costed: Mapping[str, int] | None, s
     return "", ""
 
 
-def again(case: Case, setting: Setting) -> Outcome:
-    """The trial of a case, once more or of one that was changed: sizes as far as its arrays do not settle them."""
-    made = _compiled(case, setting)
+def again(case: Case, setting: Setting, made: Subject | Failure | None = None) -> Outcome:
+    """The trial of a case, once more or of one that was changed: sizes as far as its arrays do not settle them. `made` is its
+    script, where that was compiled before."""
+    made = made or _compiled(case, setting)
     if isinstance(made, Failure):
         return Outcome(made)
     typed = made.checked.typed

@@ -16,6 +16,7 @@ from loopfuse.testing.trial import Case, Failure, Outcome
 
 STARTING = 60.0  # seconds that a process has to begin, beside its limit, on a machine that is busy
 LOOK = 1.0  # seconds between two looks at the clock
+GRACE = 0.5  # seconds after the end in which a process may say what it has found
 Serve = Callable[[Any, Callable[[str], None]], Iterator[Outcome]]
 
 
@@ -44,10 +45,10 @@ def _serve(pipe: Connection, trials: Serve) -> None:
 
 class Workers:
     """So many processes. `trials` yields the outcomes of a batch and tells the text of each before it runs; no program may
-    take longer than `seconds` of the clock."""
+    take longer than `seconds` of the clock. At the `end`, by `time.monotonic()`, whatever still runs is stopped."""
 
-    def __init__(self, jobs: int, trials: Serve, seconds: float) -> None:
-        self.jobs, self.trials, self.seconds = jobs, trials, seconds
+    def __init__(self, jobs: int, trials: Serve, seconds: float, end: float | None = None) -> None:
+        self.jobs, self.trials, self.seconds, self.end = jobs, trials, seconds, end
         self.context = multiprocessing.get_context("spawn")
         self.workers: list[Worker] = []
 
@@ -57,9 +58,10 @@ class Workers:
             while True:
                 self._feed(batches)
                 busy = [w for w in self.workers if w.batch is not None]
-                if not busy:
+                left = LOOK if self.end is None else self.end + GRACE - time.monotonic()
+                if not busy or left <= 0:
                     return
-                ready = wait([w.pipe for w in busy], timeout=LOOK)
+                ready = wait([w.pipe for w in busy], timeout=min(LOOK, left))
                 for worker in busy:
                     if worker.pipe in ready:
                         yield from self._heard(worker)

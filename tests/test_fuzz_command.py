@@ -1,0 +1,163 @@
+"""`loopfuse fuzz` as a command: the time is held, what cannot be is refused before the search, and what did not run is told."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from test_cli_passes import Shell
+
+from loopfuse import driver
+from loopfuse.cli import bench
+from loopfuse.testing import campaign, trial
+from loopfuse.testing.campaign import Batch, Campaign, Limits, Source
+from loopfuse.testing.limit import TimeUp, until
+from loopfuse.testing.trial import Outcome, Setting
+from loopfuse.testing.workers import Workers
+
+PLAIN = "input x: f32[N]\noutput y = x + 1\n"
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    made = Shell(tmp_path, capsys)
+    made.write("a.lf", PLAIN)
+    return made
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_comes_whatever_runs() -> None:
+    start = time.monotonic()
+    with pytest.raises(TimeUp), until(time.time() + 0.05):
+        while True:
+            time.sleep(0.01)
+    assert time.monotonic() - start < 1
+    with until(time.time() + 60), until(time.time() + 1e12):
+        pass
+    with pytest.raises(TimeUp), until(time.time() - 1):
+        pytest.fail("the body runs after the end")
+
+
+def test_a_long_trial_stops_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that waits, and one that computes; what was done before counts."""
+    done: list[int] = []
+
+    def slow(*_: object) -> tuple[str, str]:
+        done.append(1)
+        while len(done) > 2:
+            time.sleep(0.01)
+        return "", ""
+
+    monkeypatch.setattr(trial, "_after_passes", slow)
+    run = Campaign(Source(PLAIN), Setting(), 0, Limits(seconds=0.6))
+    start = time.monotonic()
+    figures = run.run()
+    assert 0.5 < time.monotonic() - start < 2.5
+    assert figures.programs == 2 and not run.found and run.elapsed < 2.5
+
+
+def waiting(batch: Batch, begun: Callable[[str], None]) -> Iterator[Outcome]:
+    """One program is done, the next does not hear that the time is over."""
+    for number in range(batch.start, batch.start + batch.count):
+        begun(f"program {number}")
+        while number:
+            time.sleep(1)
+        yield Outcome(elements=number)
+
+
+@pytest.mark.slow
+def test_processes_stop_at_the_end() -> None:
+    """Seconds that a process takes to start count too."""
+    batches = [Batch(Source(), Setting(), 0, 0, 9, 0.0, {})]
+    start = time.monotonic()
+    found = list(Workers(1, waiting, 600.0, start + 20).run(lambda: batches.pop() if batches else None))
+    assert [f.elements for f in found] == [0] and 20 < time.monotonic() - start < 22
+
+
+# -- command lines ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("a.lf", "--gen"), "(loopfuse fuzz a.lf), or the script (loopfuse fuzz --gen)"),
+    (("a.lf", "--replay", "f.json"), "give it alone (loopfuse fuzz --replay f.json)"),
+    (("--gen", "--replay", "f.json"), "give it alone"), ((), "give a script (loopfuse fuzz script.lf)"),
+    (("x=randn",), "give the script before it"), (("--gen", "x=randn"), "data is for a script"),
+])  # fmt: skip
+def test_what_does_not_go_together(shell: Shell, words: tuple[str, ...], said: str) -> None:
+    assert shell("fuzz", *words) == 2
+    assert said in shell.err
+
+
+def test_where_nothing_can_be_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said before the search."""
+    monkeypatch.setattr(Campaign, "run", lambda self: pytest.fail("it searched"))
+    for path in ("a.lf", "a.lf/found"):
+        assert shell("fuzz", "a.lf", "--save", path) == 1
+        assert "LF0515" in shell.err and "file" in shell.err
+    assert shell("fuzz", "a.lf", "--state", "absent/state.json") == 1 and "there is no folder" in shell.err
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for words in (("--save", "found"), ("--state", "state.json")):
+        assert shell("fuzz", "a.lf", *words) == 1 and "is not writable" in shell.err
+    assert sorted(os.listdir()) == ["a.lf"]
+
+
+@pytest.mark.parametrize("words", [("run", "a.lf", "x=randn", "--dims", "N=4", "-o", "y=a.lf/y.npy"),
+                                   ("bench", "a.lf", "--save", "absent/b.json"), ("bench", "a.lf", "--save", ".")])  # fmt: skip
+def test_other_commands_refuse_before_they_run(shell: Shell, words: tuple[str, ...],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr(driver, "execute", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr(bench, "_rows", lambda *_: pytest.fail("it ran"))
+    assert shell(*words) == 1
+    assert "LF0515" in shell.err and "cannot be written: " in shell.err
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_impossible_scripts_are_refused(shell: Shell) -> None:
+    shell.write("domain.lf", "input x: f32[N] where 1 <= x <= 0\noutput y = x\n")
+    assert (
+        shell("fuzz", "domain.lf") == 1 and "no data can exist for `x`" in shell.err and "domain.lf:1:23" in shell.err
+    )
+    shell.write("sizes.lf", "input x: f32[N]\nrequire N > 4\nrequire N < 3\noutput y = x\n")
+    assert shell("fuzz", "sizes.lf") == 1 and "no sizes were found that meet `N > 4` and `N < 3`" in shell.err
+
+
+def test_data_that_is_not_found_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = iter(["no luck", "no luck"])
+    real = campaign.drawn
+
+    def unlucky(*rest: object) -> Outcome:
+        why = next(draws, "")
+        return Outcome(skipped=why, idle=True) if why else real(*rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(campaign, "drawn", unlucky)
+    assert shell("fuzz", "a.lf", "--examples", "2") == 1
+    assert "2 of them did not run: no luck\nnothing was tried" in shell.out and "agrees" not in shell.out
+    draws = iter(["no luck"])
+    assert shell("fuzz", "a.lf", "--examples", "2") == 0
+    assert "1 of them did not run: no luck\neverything agrees" in shell.out
+
+
+def test_the_script_stays_and_the_data_is_plain(shell: Shell) -> None:
+    text = (
+        "# Shares of a whole.\n"
+        "input x: f32[N] where 0 <= x <= 100\n"
+        "require N % 3 == 0\n"
+        "output share = x / sum(x)\n"
+        'check N < 12 or all(x <= 50), "nobody has more than half"\n'
+    )
+    shell.write("share.lf", text)
+    assert shell("fuzz", "share.lf", "--examples", "400", "--save", "found") == 3
+    assert "on data of N = 12" in shell.out and "".join(f"    {line}\n" for line in text.splitlines()) in shell.out
+    (row,) = (line for line in shell.out.splitlines() if line.startswith("    x = "))
+    values = [float(v) for v in row.partition("[")[2].rstrip("]").split(", ")]
+    assert sorted(values)[:11] == [0.0] * 11 and max(values) in range(51, 101)
+    (path,) = Path("found").glob("*.json")
+    assert shell("fuzz", "--replay", str(path)) == 3
