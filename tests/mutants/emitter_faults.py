@@ -49,6 +49,10 @@ EMITTERS: tuple[Mutant, ...] = (
     _function("counter-left-over", "the count of finished blocks is not set back", "lf_last_block", "if (*flag) *done = 0u;", ""),
     _function("turns-without-waiting", "lanes that meet in an element do not wait for one another", "lf_in_turn",
               "if (k == turn && key >= 0)", "if (key >= 0)"),
+    # what every kernel has
+    _edit("written-memory-restricted", "a pointer that a kernel writes by is said to be the only one", "emit.writer:Writer.parameters",
+          'f"{element}* {name}" if written else f"const {element}* __restrict__ {name}"',
+          "f\"{element}* __restrict__ {name}\" if written else f\"const {element}* __restrict__ {name}\""),
     # maps
     _edit("tail-of-a-map", "the last block of a map is not masked", "emit.maps_plain:Plain.flat",
           'self.branch([f"{first} + {block} <= {last}"], whole, rest)', "whole()"),

@@ -223,7 +223,7 @@ def random_programs(count: int = 80) -> Iterator[Example]:
             text = script(choices, 6)
             typed = driver.compile_source(Source(f"random {number}", text)).typed
             draw = data.draw(typed, Given({}), choices, "edge")
-            assert draw is not None or number
-            return driver.lower_program(typed), [draw] if draw is not None else draws(typed, Given({}, fill=True))
+            assert not isinstance(draw, str) or number
+            return driver.lower_program(typed), draws(typed, Given({}, fill=True)) if isinstance(draw, str) else [draw]
 
         yield EveryPass(f"loopfuse fuzz --gen, program {number}", make)

@@ -42,7 +42,7 @@ SPECIAL = (("bench/peers/softmax_f32", "registers"), ("bench/peers/softmax_bf16"
 CLUSTERS = (("argmax", 2, False), ("own", 8, True), ("two softmaxes", 2, False), ("bytes", 2, False))
 COLUMNS = (("moments", (5, 3)), ("sumsq", (1000,)), ("extremes", (77, 33)),
     ("extremes", (300, 64)),
-    ("moments", (300, 4)), ("many", (9000,)), ("two dims", (37, 100)), ("where", (90, 70)),
+    ("moments", (300, 4)), ("many", (9000,)), ("from one", (8193,)), ("read back", (8192,)), ("two dims", (37, 100)), ("where", (90, 70)),
            ("variance cols", (300, 4)), ("variance rows", (3, 2000)), ("logsumexp cols", (2, 500, 16)), ("gemv", (777, 51)),
            ("rank3", (50, 3, 16)), ("triangle", (30, 20)), ("edges", (30, 20)), ("nested", (30, 20)), ("flat", (33, 1001)),
            ("cols", (500, 6, 6)), ("softmax cols", (77, 33)), ("kept", (1, 77, 33)), ("dependent", (77, 33, 37)),

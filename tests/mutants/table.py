@@ -1,10 +1,11 @@
-"""The table of planted faults, as lines and in docs/trust.md; what was found before is kept in out/mutants.json."""
+"""The table of planted faults, as lines and in docs/trust.md; what was found is kept in a file, out/mutants.json."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,28 @@ BEGIN, END = "<!-- planted faults -->\n", "<!-- end of planted faults -->\n"
 Found = Mapping[str, Any]  # `by`, `after`, `seconds`, `said` of a fault
 
 
-def kept() -> dict[str, Found]:
-    """What was found before, by name of the fault."""
-    found: dict[str, Found] = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
-    return found
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A file of what was found, by name of the fault."""
 
+    path: Path = KEPT
 
-def keep(name: str, found: Found | None) -> None:
-    """Add a result; None takes an earlier one away."""
-    KEPT.parent.mkdir(exist_ok=True)
-    after = {k: v for k, v in kept().items() if k != name}
-    if found is not None:
-        after[name] = found
-    KEPT.write_text(json.dumps(after, indent=1) + "\n", "utf-8")
+    def read(self) -> dict[str, Found]:
+        """What was found before."""
+        found: dict[str, Found] = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
+        return found
+
+    def keep(self, name: str, found: Found | None) -> None:
+        """Add a result; None takes an earlier one away."""
+        after = {k: v for k, v in self.read().items() if k != name}
+        if found is not None:
+            after[name] = found
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(after, indent=1) + "\n", "utf-8")
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.path.unlink(missing_ok=True)
 
 
 def row(mutant: Mutant, found: Found) -> str:
@@ -51,9 +61,8 @@ def table(mutants: Sequence[Mutant], found: Mapping[str, Found]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def written(mutants: Sequence[Mutant]) -> None:
+def written(mutants: Sequence[Mutant], results: Mapping[str, Found]) -> None:
     """Put the table between its marks in docs/trust.md. Raises `KeyError` where a fault has no result."""
-    results = kept()
     found = {m.name: results[m.name] for m in mutants}
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table(mutants, found)}\n{END}{rest.partition(END)[2]}", "utf-8")
