@@ -8,7 +8,7 @@ from dataclasses import replace
 from loopfuse.analysis.env import Env, environment
 from loopfuse.decisions import Cause
 from loopfuse.ir import Kernel, Program
-from loopfuse.passes.merge import Merged, abreast, inline, merge, tidy
+from loopfuse.passes.merge import Merged, abreast, inline, merge
 from loopfuse.rewrite import free_names
 
 Way = Callable[[Kernel, Kernel, Env, frozenset[str]], Merged | Cause]
@@ -32,7 +32,7 @@ def join_all(program: Program, siblings: bool = False, sequences: bool = False) 
     """Every pair of kernels joined that can be; with `sequences` also those that only stand one after the other."""
     env = environment(program)
     live = frozenset(b.id for b in program.buffers)
-    kernels = [tidy(k, env) for k in program.kernels]
+    kernels = list(program.kernels)
     while True:
         for a, b in adjacent(kernels, siblings):
             made = (abreast if siblings else merge)(kernels[a], kernels[b], env, live)

@@ -21,7 +21,7 @@ from loopfuse.passes.merge.pairs import obstacle, pairing
 from loopfuse.rewrite import rename, walk
 from loopfuse.sizes import Poly
 
-__all__ = ["Merged", "abreast", "inline", "instance", "merge", "tidy"]
+__all__ = ["Merged", "abreast", "inline", "instance", "merge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +185,3 @@ def instance(a: Kernel, b: Kernel, env: Env, live: frozenset[str]) -> Merged | C
         return found
     sums = any(len(loop.accs) > 1 for loop in contractions(found))
     return Merged(found, "dual contraction" if sums else kind_of(a, b, scope))
-
-
-def tidy(kernel: Kernel, env: Env) -> Kernel:
-    """A kernel whose `seq` loops have the loops of their bodies joined; the same object where there is nothing to do."""
-    scope = Scope(env)
-    scope.learn(kernel)
-    made: list[Stmt] = []
-    for stmt in kernel.body:
-        if isinstance(stmt, Loop) and stmt.order == "seq" and sum(isinstance(s, Loop) for s in stmt.body) > 1:
-            body: Block = ()
-            for part in stmt.body:
-                body = join(body, _renamed_apart(body, (part,), scope), scope)
-            stmt = replace(stmt, body=forward(body, scope)) if scope.joined and not scope.windows else stmt
-        made.append(stmt)
-    same = all(x is y for x, y in zip(made, kernel.body, strict=True))
-    return kernel if same else replace(kernel, body=tuple(made))
