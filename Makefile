@@ -5,7 +5,7 @@ PEERS ?= $(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-gpu fuzz mutants malformed soak bench clean
+.PHONY: demo test test-all test-gpu sanitize fuzz mutants malformed soak bench clean
 
 # The two stamps: the package alone, and the package with what the tests need. pip runs only when the
 # requirements have changed; the package itself is installed in place, so that its code is always the present one.
@@ -48,14 +48,14 @@ fuzz: $(VENV)/demo.stamp
 mutants: $(VENV)/test.stamp
 	$(BIN)/python -m tests.mutants --rest --table
 
-# Damaged bytes for everything that reads, CASES a target; by coverage where atheris can be imported (pip install atheris).
+# Damaged bytes for everything that reads, CASES a target; then guided by coverage, SECONDS a target, where atheris can be
+# imported (pip install atheris).
 CASES ?= 20000
+SECONDS ?= 60
 malformed: $(VENV)/test.stamp
 	mkdir -p out/malformed
-	cd tests && PYTHONPATH=. ../$(BIN)/python -m malformed.worker --cases $(CASES) --save ../out/malformed
-	@if $(BIN)/python -c 'import atheris' 2>/dev/null; \
-	then cd tests && PYTHONPATH=. ../$(BIN)/python -m malformed.guided ../out/malformed; \
-	else echo 'not guided by coverage: there is no atheris'; fi
+	cd tests && ../$(BIN)/python -m malformed.worker --cases $(CASES) --save ../out/malformed
+	cd tests && ../$(BIN)/python -m malformed.guided --seconds $(SECONDS) --save ../out/malformed
 
 # Ten thousand compilations in one process, and what they leave.
 soak: $(VENV)/test.stamp
@@ -70,6 +70,10 @@ $(VENV)/gpu.stamp: $(VENV)/test.stamp
 test-gpu: $(VENV)/gpu.stamp
 	$(BIN)/python -m pytest -m gpu -n 4 --ignore tests/test_gpu_concurrency.py --ignore tests/test_gpu_runtime.py
 	$(BIN)/python -m pytest -m gpu tests/test_gpu_concurrency.py tests/test_gpu_runtime.py
+
+# The same tests under compute-sanitizer's memcheck, racecheck and initcheck.
+sanitize: $(VENV)/gpu.stamp
+	$(BIN)/python tests/sanitize.py
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/scale.py

@@ -239,14 +239,13 @@ def _auto(spec: Spec, request: Request) -> Array:
     dtype, bounds = request.dtype, request.bounds
     if dtype.is_float:
         return _auto_float(request)
-    least, greatest = dtype.least, dtype.greatest
-    lo = None if bounds.lo is None else math.ceil(bounds.lo) + (bounds.open_lo and math.ceil(bounds.lo) == bounds.lo)
-    hi = None if bounds.hi is None else math.floor(bounds.hi) - (bounds.open_hi and math.floor(bounds.hi) == bounds.hi)
-    if lo is None and hi is None:
-        # Every value of the small types, else 0 to 3, which are subscripts of most arrays.
-        lo, hi = (least, greatest) if dtype.bits <= 8 else (0, 3)
-    lo = max(least, hi - 100 if lo is None and hi is not None else lo or 0)
-    hi = min(greatest, lo + 100 if hi is None else hi)
+    if bounds.lo is None and bounds.hi is None and dtype.bits > 8:
+        return _integers(request, 0, 3)  # subscripts of most arrays; of the small types every value
+    lo, hi = _whole_ends(bounds, dtype)
+    if bounds.lo is None and bounds.hi is not None:
+        lo = max(lo, hi - 100)
+    elif bounds.hi is None and bounds.lo is not None:
+        hi = min(hi, lo + 100)
     return _integers(request, lo, hi) if request.count else np.zeros(request.shape, dtype.numpy)
 
 
@@ -266,27 +265,38 @@ def _auto_float(request: Request) -> Array:
     return np.asarray(made).astype(request.dtype.numpy)
 
 
-def ends(bounds: Bounds, dtype: np.dtype[Any]) -> Array:
-    """The least and the greatest element of a domain, as far as it has them."""
+def ends(bounds: Bounds, dtype: DType) -> Array:
+    """The least and the greatest element of a domain, as far as it has them; they are in the wrong order where it is empty."""
+    kind = dtype.numpy
+    if not dtype.is_float:
+        least, greatest = _whole_ends(bounds, dtype)
+        if least > greatest:
+            return np.asarray([dtype.greatest, dtype.least], kind)
+        return np.asarray([least] * (bounds.lo is not None) + [greatest] * (bounds.hi is not None), kind)
     found: list[Any] = []
     for bound, is_open, way in ((bounds.lo, bounds.open_lo, 1), (bounds.hi, bounds.open_hi, -1)):
-        if bound is None:
-            continue
-        if dtype.kind in "iu":
-            whole = math.ceil(bound) if way > 0 else math.floor(bound)
-            found.append(whole + way if is_open and whole == bound else whole)
-        else:
-            near = np.asarray(bound).astype(dtype)
-            found.append(np.nextafter(near, np.asarray(way * np.inf, dtype)) if is_open else near)
-    return np.asarray(found).astype(dtype) if found else np.zeros(0, dtype)
+        if bound is not None:
+            near = np.asarray(bound).astype(kind)
+            found.append(np.nextafter(near, np.asarray(way * np.inf, kind)) if is_open else near)
+    return np.asarray(found, kind)
+
+
+def _whole_ends(bounds: Bounds, dtype: DType) -> tuple[int, int]:
+    """The least and the greatest integer of a type within bounds; the first is greater where there is none."""
+    least, greatest = int(dtype.least), int(dtype.greatest)
+    if bounds.lo is not None:
+        lo = math.ceil(bounds.lo)
+        least = max(least, lo + (bounds.open_lo and lo == bounds.lo))
+    if bounds.hi is not None:
+        hi = math.floor(bounds.hi)
+        greatest = min(greatest, hi - (bounds.open_hi and hi == bounds.hi))
+    return least, greatest
 
 
 def leaves_nothing(bounds: Bounds, dtype: DType) -> bool:
     """Whether no element of a type lies within the bounds."""
-    if bounds.lo is None or bounds.hi is None:
-        return False
-    least, greatest = ends(bounds, dtype.numpy)
-    return bool(least > greatest)
+    found = ends(bounds, dtype)
+    return len(found) == 2 and bool(found[0] > found[1])
 
 
 MAKERS: dict[str, Callable[[Spec, Request], Array]] = {

@@ -79,7 +79,8 @@ class OpRow:
     `arithmetic`: what it is in the field of real numbers, whose laws floats keep but for rounding. `lazy`: the operands
     after the first are evaluated only where the first does not settle the result. `reads_sign`: the operand of which only
     the sign matters, which a NaN has not. `steady`: the operand that must be exact for a negative first one to have a
-    result, and that a sign.
+    result, and that a sign. `piece`: on which piece between two jumps operands are, where the jumps are no larger than what lies
+    between them and so cannot be told by their size.
     """
 
     name: str
@@ -110,6 +111,7 @@ class OpRow:
     lazy: bool = False
     reads_sign: int | None = None
     steady: int | None = None
+    piece: Callable[..., Array] | None = None
 
     # -- types --------------------------------------------------------------------------------------------------------
 

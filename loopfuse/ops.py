@@ -237,7 +237,7 @@ _ARITHMETIC = (
         _split(numerics.int_mod, _math(np.remainder)), infix="%", precedence=11,
         laws=Laws(absorbing=((INTS, "0"),), cancels=((INTS, "0"),)),
         cuda=(*_int("lf_mod<{T}, {W}>({0}, {1})"), *_float("lf_fmod({0}, {1})", ROUNDED)), reference_ulp=ROUNDED,
-        flops=12, slope=lambda a, b, r: (1.0, np.floor(a / b)), switches=True,
+        flops=12, slope=lambda a, b, r: (1.0, np.floor(a / b)), switches=True, piece=lambda a, b: np.floor(a / b),
     ),
     OpRow(
         "pow", 2, "Power; integers wrap, and a negative power of them is rounded toward zero (`0 ** -1` is 0).", NUMS,

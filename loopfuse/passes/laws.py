@@ -123,10 +123,12 @@ def _complement(node: Op, row: OpRow) -> Expr | None:
 
 def _gathered(node: Op, row: OpRow) -> Expr | None:
     """`(x + 1) + 2 => x + 3` where the operation is associative"""
-    if row.arity != 2 or not isinstance(node.args[1], Const) or not row.law("associative", node.dtype):
+    if row.arity != 2 or not isinstance(node.args[1], Const) or not row.law("associative", node.args[1].dtype):
         return None
     inner = node.args[0]
     if not isinstance(inner, Op) or inner.op != node.op or not isinstance(inner.args[1], Const):
+        return None
+    if inner.args[1].dtype != node.args[1].dtype:  # `(i != 1) != true`: what is compared inside is no bool
         return None
     value = evaluate(Op(node.op, (inner.args[1], node.args[1]), node.dtype, span=node.span))
     return None if value is None else Op(node.op, (inner.args[0], value), node.dtype, span=node.span)

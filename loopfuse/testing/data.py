@@ -76,7 +76,9 @@ def valued(typed: TypedProgram, given: Given, base: Bound, choices: Choices) -> 
         3: (draws.mild, draws.KINDS[draws.mild]), 4: (draws.special, draws.KINDS[draws.special]),
         5: (sprinkled, "a few special values"), 6: (extreme, "very large and very small numbers"),
     }  # fmt: skip
-    how = choices.number(0, 9)  # ordinary ones in half of the sets: special values decide less, and hide what is slightly off
+    how = choices.number(
+        0, 9
+    )  # ordinary ones in half of the sets: special values decide less, and hide what is slightly off
     if how == ENDS:
         return at_ends(typed, given, base)
     if how not in makers:
@@ -93,7 +95,7 @@ def at_ends(typed: TypedProgram, given: Given, base: Bound) -> Draw:
     dtypes = {b.id: b.dtype for b in typed.buffers}
     for entry in typed.inputs:
         old = arrays[entry.buffer]
-        pool = ends(contracts.bounds_of(typed, entry, base.sizes), old.dtype)
+        pool = ends(contracts.bounds_of(typed, entry, base.sizes), dtypes[entry.buffer])
         if entry.name in given.inputs or not old.size or not pool.size:
             continue
         stream = Request(entry.name, old.shape, dtypes[entry.buffer], seed=given.seed + 2).stream()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from loopfuse.dtypes import of_numpy
 from loopfuse.generate import Array, Bounds, ends
 
 PLAIN = (0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5)
@@ -41,7 +42,7 @@ def simpler(value: Any, bounds: Bounds) -> list[Any]:
     if math.isfinite(number):
         wished += [math.trunc(number), float(f"{number:.0e}"), float(f"{number:.1e}"), number / 2]
     if bounds.lo is not None or bounds.hi is not None:
-        wished += [*ends(bounds, dtype).tolist()]
+        wished += [*_ends(bounds, dtype)]
         wished += [math.ceil(bounds.lo) + 1 if bounds.lo is not None else math.floor(bounds.hi or 0) - 1]
     found = {
         c.item() if dtype.kind in "iu" else float(c): c for w in wished for c in _cast(w, dtype) if _inside(w, bounds)
@@ -68,13 +69,16 @@ def _inside(number: Any, bounds: Bounds) -> bool:
     return low and (bounds.hi is None or number < bounds.hi or (number == bounds.hi and not bounds.open_hi))
 
 
+def _ends(bounds: Bounds, dtype: np.dtype[Any]) -> list[Any]:
+    kind = of_numpy(dtype)
+    return [] if kind is None else ends(bounds, kind).tolist()
+
+
 def grounds(array: Array, bounds: Bounds) -> list[Any]:
     """Elements that a whole array may be made of: the plainest two of its type within the bounds."""
     if array.dtype.kind == "b":
         return [np.False_, np.True_]
-    kept = [
-        c for w in (*PLAIN, *ends(bounds, array.dtype).tolist()) for c in _cast(w, array.dtype) if _inside(w, bounds)
-    ]
+    kept = [c for w in (*PLAIN, *_ends(bounds, array.dtype)) for c in _cast(w, array.dtype) if _inside(w, bounds)]
     return sorted(kept, key=rank)[:2]
 
 

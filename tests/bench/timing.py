@@ -11,6 +11,7 @@ import torch
 
 Call = Callable[[], object]
 SPIN = 2_000_000  # clock ticks, about a millisecond: the host is done launching when the GPU begins
+SHORT = 400_000  # the same for calls in turns, where a long pause would let the device cool: work that goes on has none
 FLUSHED = 1 << 28  # bytes written before each call, several times the L2
 HEAT = 1.0  # seconds of work before calls are compared
 PRODUCT = 8192  # extent of the square matrices whose product says what the matrix units reach
@@ -71,26 +72,29 @@ class Clock:
         return [self._sample(call) for _ in range(repeats)]
 
     def rounds(self, calls: Mapping[str, Call]) -> dict[str, list[float]]:
-        """`samples` of several calls in turns, forth and back, so that heat and power favour none of them. Before them the
-        calls run back to back for a while: a device that has just been idle has clocks that no work keeps."""
+        """`samples` of several calls in turns, forth and back, so that heat and power favour none of them.
+
+        The device is to be as warm, and its clocks as low, as work that goes on leaves it: before the samples the calls run
+        back to back for a while, and the pause before each is short.
+        """
         start = time.perf_counter()
         while time.perf_counter() - start < HEAT:
             for call in [*calls.values()] * 3:
                 call()
             torch.cuda.synchronize()
-        repeats = self._repeats(sum(wall_ms(call) + 1.2 for call in calls.values()) / max(len(calls), 1), 10, 50)
+        repeats = self._repeats(sum(wall_ms(call) + 0.4 for call in calls.values()) / max(len(calls), 1), 20, 60)
         found: dict[str, list[float]] = {who: [] for who in calls}
         order = list(calls)
         for _ in range(repeats):
             for who in order:
-                found[who].append(self._sample(calls[who]))
+                found[who].append(self._sample(calls[who], SHORT))
             order.reverse()
         return found
 
-    def _sample(self, call: Call) -> float:
+    def _sample(self, call: Call, spin: int = SPIN) -> float:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._flush.zero_()
-        torch.cuda._sleep(SPIN)
+        torch.cuda._sleep(spin)
         before.record()
         call()
         after.record()

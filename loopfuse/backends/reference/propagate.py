@@ -216,6 +216,8 @@ def _propagated(row: OpRow, args: tuple[Tracked, ...], shadows: list[Array], sha
         change = np.maximum(change, np.where(np.isfinite(there), np.abs(there - shadow), 0.0).astype(np.float64))
         same = (there == shadow) | (np.isnan(there) & np.isnan(shadow))
         broken = broken | (~same & ~(np.isfinite(there) & np.isfinite(shadow)))
+        if row.piece is not None:
+            broken = broken | (row.piece(*at) != row.piece(*shadows))
     if row.steady is not None:
         broken = broken | ((shadows[0] < args[0].error) & (args[row.steady].error > 0))
     if row.switches:

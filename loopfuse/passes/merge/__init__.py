@@ -7,11 +7,13 @@ of cost: that is for fusion to decide.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause, Kind
-from loopfuse.ir import Buffer, Kernel, Loop, Size, Stmt
+from loopfuse.ir import Buffer, Kernel, Loop, Size, Stmt, Store
 from loopfuse.passes.merge.accesses import Scope
 from loopfuse.passes.merge.blocks import Block, forward, join
 from loopfuse.passes.merge.inlining import inlined
@@ -62,8 +64,10 @@ def _merged(a: Kernel, b: Kernel, scope: Scope, env: Env) -> Merged:
     scope.learn(b)
     b = _apart(a, b, scope)
     body = forward(join(a.body, b.body, scope), scope)
-    kernel = Kernel(a.id, body, span=a.span)
     buffers = tuple(b for b in scope.windows.values() if b != env.buffers[b.id])
+    if buffers:
+        body, buffers = _own_names(body, buffers, (a, b), env)
+    kernel = Kernel(a.id, body, span=a.span)
     if scope.joined:
         inner = next(
             (
@@ -75,6 +79,36 @@ def _merged(a: Kernel, b: Kernel, scope: Scope, env: Env) -> Merged:
         )
         return Merged(kernel, kind_of(a, b, scope), apart=inner, buffers=buffers)
     return Merged(kernel, "block", cause=_obstacle(a, b, scope), buffers=buffers)
+
+
+def _own_names(body: Block, buffers: tuple[Buffer, ...], parts: tuple[Kernel, Kernel],
+               env: Env) -> tuple[Block, tuple[Buffer, ...]]:  # fmt: skip
+    """The joint body and the windows, an index that windows slide along having a name that no other kernel's index has: a
+    window tells by the name alone which loop is meant."""
+    slid = frozenset[str]().union(*map(_slides, buffers)) - env.sizes.keys()
+    own, every = _indices(parts), _indices(env.program.kernels)
+    names = {n: env.fresh(n) for n in sorted(slid) if every[n] > own[n]}
+    if not names:
+        return body, buffers
+    table = {old: Poly.of(new) for old, new in names.items()}
+    stored = {s.buffer for s in walk(body) if isinstance(s, Store)}
+    held = {b.id: b for b in (*(env.buffers[n] for n in stored if n in env.buffers), *buffers)}
+    moved = {
+        b.id: replace(b, window=tuple(
+            (tuple(p.subs(table) for p in low), tuple(p.subs(table) for p in high)) for low, high in b.window or ()))
+        for b in held.values() if _slides(b) & names.keys()
+    }  # fmt: skip
+    return rename(body, names), tuple({**{b.id: b for b in buffers}, **moved}.values())
+
+
+def _slides(buffer: Buffer) -> frozenset[str]:
+    """The names in a buffer's window."""
+    return frozenset[str]().union(*(p.names for low, high in buffer.window or () for p in (*low, *high)))
+
+
+def _indices(kernels: Iterable[Kernel]) -> Counter[str]:
+    """How often each name is that of a loop's index."""
+    return Counter(d.id for k in kernels for s in walk(k.body) if isinstance(s, Loop) for d in s.dims)
 
 
 def _obstacle(a: Kernel, b: Kernel, scope: Scope) -> Cause:

@@ -6,12 +6,13 @@ mirror or clip move to the producer's own loads where the index lands there alon
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from loopfuse.decisions import Cause
 from loopfuse.dtypes import BOOL
-from loopfuse.ir import Affine, Expr, Kernel, Let, Load, Loop, Mode, Op, Ref, Select, Stmt, Store
+from loopfuse.ir import Affine, Dim, Expr, Kernel, Let, Load, Loop, Mode, Op, Ref, Select, Stmt, Store
 from loopfuse.ops import OPS
 from loopfuse.passes.merge.accesses import Scope
 from loopfuse.rewrite import Substitution, children, exprs, guarded, map_expr, own, subexprs
@@ -298,6 +299,59 @@ def store_axes(store: Store, loop: Loop, scope: Scope) -> tuple[str, ...] | None
     return tuple(axes) if len(named) == len(set(named)) and set(named) == dims.keys() else None
 
 
+def checked(load: Load) -> bool:
+    """Whether a load tells where it goes outside its array."""
+    return any(m is not None and m.kind == "checked" for m in load.modes)
+
+
+def faulty(name: str, load: Load) -> Cause:
+    """Why an array whose computation may tell a fault is not computed by a reader that may leave elements out."""
+    return Cause("faults", f"`{name}` tells where its reads of `{load.buffer}` go outside, and the other does not read all of it: "
+                 "some would not be told", lift="state the range of the subscript with `where`",
+                 spans=(load.span,) if load.span else ())  # fmt: skip
+
+
+def reads_all(name: str, body: Sequence[Stmt], scope: Scope, around: tuple[Loop, ...] = ()) -> bool:
+    """Whether statements read every element of an array whatever the data and the sizes are."""
+    for stmt in body:
+        if isinstance(stmt, Loop):
+            if stmt.where is None and reads_all(name, stmt.body, scope, (*around, stmt)):
+                return True
+        elif any(load.buffer == name and _whole(load, around, scope) for load in _performed(stmt)):
+            return True
+    return False
+
+
+def _performed(stmt: Let | Store) -> Iterator[Load]:
+    """The loads of a statement that no condition keeps from being performed."""
+    stack = list(exprs(stmt))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Load):
+            yield node
+        stack += [child for child, arm in guarded(node) if not arm]
+
+
+def _whole(load: Load, around: tuple[Loop, ...], scope: Scope) -> bool:
+    """Whether a load goes through a whole array: the loops around are its axes, or run at least once."""
+    dims = {d.id: d for loop in around for d in loop.dims}
+    left = dict(dims)
+    for sub, mode, extent in zip(load.subs, load.modes, scope.env.buffers[load.buffer].shape, strict=True):
+        poly = scope.poly(sub)
+        dim = left.pop(poly.name, None) if poly is not None and poly.name is not None else None
+        if mode is not None or (dim is None and not (poly == ZERO and extent == ONE)):
+            return False
+        if dim is not None and not (dim.lo == (ZERO,) and dim.hi == (extent,) and dim.step == ONE):
+            return False
+    return all(_runs(d) for d in left.values())
+
+
+def _runs(dim: Dim) -> bool:
+    """Whether a dim has at least one value."""
+    gaps = [high - low for high in dim.hi for low in dim.lo]
+    return all(gap.is_const and gap.constant > 0 for gap in gaps)
+
+
 def _needed(store: Store, lets: list[Let]) -> tuple[Let, ...]:
     """The lets that a stored value is made of."""
     wanted = set(own(store).names.values)
@@ -314,6 +368,11 @@ def inlined(a: Kernel, b: Kernel, scope: Scope) -> tuple[Kernel, int] | Cause:
     found = definitions(a, scope)
     if isinstance(found, Cause):
         return found
+    for name, made in found.items():
+        stmts: list[Let | Store] = [*made.lets, made.store]
+        told = next((n for s in stmts for n in own(s).loads if checked(n)), None)
+        if told is not None and not reads_all(name, b.body, scope):
+            return faulty(name, told)
     inliner = _Inliner(found, scope)
     body = inliner.block(b.body)
     if inliner.refused is not None:

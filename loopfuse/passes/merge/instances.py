@@ -18,7 +18,7 @@ from loopfuse.dtypes import I64
 from loopfuse.ir import Dim, Expr, Kernel, Let, Load, Loop, Ref, Stmt, Store
 from loopfuse.passes.merge.accesses import Scope
 from loopfuse.passes.merge.blocks import join
-from loopfuse.passes.merge.inlining import store_axes
+from loopfuse.passes.merge.inlining import checked, faulty, reads_all, store_axes
 from loopfuse.passes.moving import eager
 from loopfuse.rewrite import Mapper, Substitution, free_names, own, rename, walk
 from loopfuse.sizes import ONE, Poly
@@ -57,6 +57,10 @@ def instances(a: Kernel, b: Kernel, scope: Scope) -> Kernel | Cause:
         read = [name for name in found if name in free_names(b.body).loads]
         if len(read) != 1:
             raise _refuse("instances", "the second reads no array, or several, of what the first computes", b)
+        for stmt in (*found[read[0]].needs, found[read[0]].store):
+            told = next((n for n in _loads(stmt) if checked(n)), None)
+            if told is not None and not reads_all(read[0], b.body, scope):
+                return faulty(read[0], told)
         taken = {d.id for s in (*a.body[:1], *walk(b.body)) if isinstance(s, Loop) for d in s.dims}
         body = _Instances(read[0], found[read[0]], scope, taken).block(b.body, (), {})
     except _Refused as why:
@@ -93,6 +97,10 @@ def _definitions(a: Kernel, scope: Scope) -> dict[str, _Definition]:
     if not read.keys().isdisjoint(found):
         raise _refuse("instances", "the producer reads what it writes", a)
     return found
+
+
+def _loads(stmt: Stmt) -> list[Load]:
+    return [n for s in walk((stmt,)) for n in own(s).loads]
 
 
 def _needed(store: Store, before: Sequence[Stmt], scope: Scope) -> Block:
