@@ -12,6 +12,7 @@ import pytest
 from gpu_cases import Judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ml_dtypes import bfloat16
 from test_emit_contractions import SCRIPTS, TILES, only
 from test_emit_segments import IN_TURN, wide
 
@@ -130,3 +131,21 @@ def test_any_product(arch: str, data: st.DataObject) -> None:
         text += f"output s = {'max' if epilogue == 'rows' else 'sum'}(h, axis={-1 if epilogue == 'rows' else -2})\n"
     with written_for(arch):
         judged(text, sizes, data.draw(st.integers(0, 99)))
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("sizes", [(46400, 24, 46408), (1050000, 2056, 64)], ids=["results", "operand"])
+def test_more_than_two_to_the_31_elements(sizes: tuple[int, int, int], arch: str) -> None:
+    """Of the results, or of an operand. All are small whole numbers, so that no order of additions rounds."""
+    m, k, n = sizes
+    text = "input a: bf16[M, K]\ninput b: bf16[K, N]\noutput o[i, j] = sum(f32(a[i, k]) * f32(b[k, j]) for k)\n"
+    checked = driver.compile_source(Source("large", text))
+    a = np.resize(np.arange(-3, 4, dtype=np.int8).astype(bfloat16), (m, k))  # seven values: no period of a power of two
+    b = np.resize(np.arange(-2, 3, dtype=np.int8).astype(bfloat16), (k, n))
+    bound = driver.bind_program(checked.typed, Given({"a": a, "b": b}, limit=1 << 35))
+    optimised = driver.optimise(driver.lower_program(checked.typed), Options(sizes=bound.sizes))
+    with written_for(arch):
+        (found,) = driver.execute(optimised, bound, backend="cuda", limit=1 << 35).outputs.values()
+    for start in (0, m // 3, m - 300):
+        rows = slice(start, start + 300)
+        assert np.array_equal(found[rows], a[rows].astype(np.float32) @ b.astype(np.float32)), f"rows from {start}"
