@@ -454,3 +454,17 @@ kernel k1
     s <- z[i] * z[i]
   a[] = s
 """
+
+TEXTS["filter of two axes"] = """
+program filtered(K, N)
+buf s: f32[K] in
+buf o: f32[N] in
+buf r: f32[K] in
+buf u: f32[K, N] out
+kernel k1
+  par i < K, j < N
+    fold k < K where o[j] < r[i]
+      acc t: f32 sum
+      t <- s[k]
+    u[i, j] = t
+"""

@@ -55,6 +55,7 @@ EXTENTS: dict[str, tuple[tuple[int, ...], ...]] = {
     "kept": ((2, 100, 64), (2, 50, 48), (1, 77, 33)),
     "dependent": ((300, 40, 64), (77, 33, 37)),
     "extremes": ((1, 1), (300, 64), (77, 33)),
+    "filter of two axes": ((1, 1), (7, 5), (300, 64)),
     "mid": ((2, 0, 3, 2), (2, 1, 1, 1), (2, 500, 6, 4), (2, 1000, 3, 16)),
 }
 CASES = [(name, extents, dynamic) for name, all_ in EXTENTS.items() for k, extents in enumerate(all_)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from loopfuse.emit.base import Job
 from loopfuse.emit.writer import Target
-from loopfuse.ir import Affine, Dim, Expr, Let, Load, Loop, Stmt, Store
+from loopfuse.ir import Affine, Dim, Expr, Load, Loop, Stmt, Store
 from loopfuse.rewrite import Substitution
 from loopfuse.sizes import ONE, ZERO, Poly
 from loopfuse.walking import children, exprs, polys, walk
@@ -69,7 +69,9 @@ class _Collapse:
             found = self.access(stmt, pair)
             values = [stmt.value] if found else list(exprs(stmt))
             return found is not False and all(self.moves(e, pair) for e in values)
-        return all(self.moves(e, pair) for e in (exprs(stmt) if isinstance(stmt, Let | Store) else ()))
+        if isinstance(stmt, Loop):  # its bounds have neither index, its condition may
+            return stmt.where is None or self.moves(stmt.where, pair)
+        return all(self.moves(e, pair) for e in exprs(stmt))
 
     def moves(self, root: Expr, pair: tuple[str, str, Poly]) -> bool:
         """Whether everything in an expression does."""
