@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from malformed.targets import NAMES
+from malformed.damage import BINARY
+from malformed.guided import Chosen, case
+from malformed.targets import NAMES, Target
 
 from loopfuse import driver, reader
 from loopfuse.cli import main
@@ -59,6 +61,38 @@ def test_a_little_damage_to_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_much_damage(name: str, tmp_path: Path) -> None:
     judge(worked(tmp_path, "--targets", name, "--cases", "3000", "--seed", "7"), 3000)
+
+
+# -- guided by coverage -----------------------------------------------------------------------------------------------
+
+
+def test_choices_read_from_bytes() -> None:
+    """Every choice can be made by some bytes, none is out of reach, and where bytes end choices still do."""
+    words = ["a", "b", "c", "d", "e"]
+    assert {Chosen(bytes([n, n])).choice(words) for n in range(256)} == set(words)
+    assert all(0 <= Chosen(bytes([n])).random() < 1 for n in range(256))
+    spent = Chosen(b"")
+    assert (spent.choice(words), spent.random(), spent.randrange(1000)) == ("a", 0, 0)
+
+
+@pytest.mark.parametrize("read, told", [(lambda data, rng: "LF0101", ""), (lambda data, rng: data[9], "IndexError"),
+                                        (lambda data, rng: sys.exit(3), "SystemExit: 3")])  # fmt: skip
+def test_what_counts_as_found(read: Any, told: str) -> None:
+    problem = case(Target([b"x"], BINARY, read), b"\0abc")
+    assert told in problem
+    assert bool(problem) == bool(told)
+
+
+@pytest.mark.slow
+def test_guided_by_coverage(tmp_path: Path) -> None:
+    """New branches are found from the valid files on, and nothing is wrong."""
+    pytest.importorskip("atheris")
+    words = ["--targets", "decisions", "--seconds", "5", "--save", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", "malformed.guided", *words], capture_output=True, text=True, cwd=HERE)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    name, cases, _, seeds, new, *_ = done.stdout.splitlines()[1].split()
+    assert (name, seeds) == ("decisions", "24")
+    assert int(cases) > 100 and int(new) > 0
 
 
 # -- large and deep ---------------------------------------------------------------------------------------------------

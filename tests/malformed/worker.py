@@ -18,6 +18,10 @@ import time
 import traceback
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from malformed.targets import Target
 
 ROOM = 2 << 30  # bytes of address space that cases may take beside what the process has at first
 GROWTH = 256 << 20  # bytes of memory by which a case may raise the most that the process ever had
@@ -49,7 +53,7 @@ def run(options: argparse.Namespace, place: Path) -> bool:
 
     made = targets(place)
     wanted = options.targets.split(",") if options.targets else list(made)
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    size = room()
     resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     failed = False
@@ -64,23 +68,11 @@ def run(options: argparse.Namespace, place: Path) -> bool:
             if options.save:
                 options.save.mkdir(parents=True, exist_ok=True)
                 (options.save / f"{name}.running").write_bytes(data)
-            before, start = peak(), time.process_time()
+            start = time.process_time()
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
-            try:
-                result = target.read(data, rng)
-            except BaseException:
-                problem = traceback.format_exc(limit=-8)
-            else:
-                results[result or "accepted"] += 1
-                problem = ""
-            finally:
-                faulthandler.cancel_dump_traceback_later()
-            took = time.process_time() - start
-            slowest = max(slowest, took)
-            if took > SLOW:
-                problem = problem or f"{took:.1f} s of processor time"
-            if peak() - before > GROWTH:
-                problem = problem or f"memory grew by {(peak() - before) >> 20} MiB"
+            problem = problem_of(target, data, rng, SLOW, results)
+            faulthandler.cancel_dump_traceback_later()
+            slowest = max(slowest, time.process_time() - start)
             if problem:
                 problems.append(f"case {number} of seed {options.seed}: {problem}")
                 if options.save:
@@ -92,6 +84,29 @@ def run(options: argparse.Namespace, place: Path) -> bool:
                           "accepts": target.accepts, "slowest": round(slowest, 3), "problems": problems[:MOST_KEPT],
                           "failed": len(problems)}), flush=True)  # fmt: skip
     return failed
+
+
+def problem_of(
+    target: Target, data: bytes, rng: random.Random, slow: float, results: Counter[str] | None = None
+) -> str:
+    """What is wrong with how a target read some bytes, in at most `slow` seconds, or ""; what came of them is counted."""
+    before, start = peak(), time.process_time()
+    try:
+        result = target.read(data, rng)
+    except BaseException:
+        return traceback.format_exc(limit=-8)
+    if results is not None:
+        results[result or "accepted"] += 1
+    if (took := time.process_time() - start) > slow:
+        return f"{took:.1f} s of processor time"
+    if peak() - before > GROWTH:
+        return f"memory grew by {(peak() - before) >> 20} MiB"
+    return ""
+
+
+def room() -> int:
+    """The address space that the process has, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def peak() -> int:
