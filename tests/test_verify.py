@@ -297,6 +297,15 @@ def test_declarations_that_are_not_valid(invariant, said, text) -> None:
     assert said in found[0][1]
 
 
+@pytest.mark.parametrize(("width", "invariants"), [(2, []), (3, ["written_once", "read_after_write"])])
+def test_a_row_kept_for_each_step_within_a_tile(width, invariants) -> None:
+    """The step tells the tile, unless tiles have steps in common: then two of them store to one element."""
+    text = (f"program t(N)\nbuf b: f32[N, N] local window [y:y + 1, 0:N]\nkernel k\n  par z < N step 2\n"
+            f"    par y in z .. min(N, z + {width})\n      par x < N\n        b[y, x] = 1.0f32\n"
+            "      a = b[y, 0 ~edge]\n")  # fmt: skip
+    assert [name for name, _ in broken(text, "")] == invariants
+
+
 # -- what text cannot say ---------------------------------------------------------------------------------------------
 
 AT, N = Affine(Poly.of("i")), Poly.of("N")

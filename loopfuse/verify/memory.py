@@ -93,8 +93,12 @@ def _recombined(rows: list[Poly]) -> list[Poly]:
 
 
 def _solve(memory: Memory, frame: Frame | None, rows: list[Poly], moving: dict[str, Dim], start: set[str]) -> set[str]:
-    """Add to the known indices what the rows determine, until nothing is added."""
+    """Add to the known indices what the rows determine, until nothing is added.
+
+    Indices around that are not in question are known from the start: a tile that one of them is in is too.
+    """
     known = set(start)
+    around = dims(frame) | moving
     progress = True
     while progress and len(known) < len(moving):
         progress = False
@@ -104,7 +108,9 @@ def _solve(memory: Memory, frame: Frame | None, rows: list[Poly], moving: dict[s
                 known |= live.keys()
                 progress = True
         for name, dim in moving.items():
-            if name not in known and any(_tiles(memory, frame, dim, moving[z]) for z in known):
+            if name not in known and any(
+                _tiles(memory, frame, dim, d) for z, d in around.items() if z in known or z not in moving
+            ):
                 known.add(name)
                 progress = True
     return known

@@ -205,24 +205,24 @@ class _Inliner:
         buffers = self.scope.env.buffers
         shape = {n: buffers[load.buffer].shape[k] for k, n in enumerate(made.axes)}
         for root in (*(e for s in made.lets for e in exprs(s)), made.store.value):
-            subscripts: set[int] = set()
+            if _mentions(root, moved):
+                return self._refuse(load, "through a boundary view, and depends on its own index")
             for node in subexprs(root):
-                if isinstance(node, Load):
-                    for k, sub in enumerate(node.subs):
-                        poly = self.scope.poly(sub)
-                        for name in moved:
-                            if poly is None or name not in poly.names:
-                                continue
-                            target = buffers.get(node.buffer)
-                            if (poly.name != name or node.modes[k] is not None or target is None
-                                    or target.shape[k] != shape[name]):  # fmt: skip
-                                return self._refuse(
-                                    load, "through a boundary view that does not pass to what it is made of"
-                                )
-                            subscripts.add(id(sub))
-            for node in subexprs(root):
-                if isinstance(node, Affine) and id(node) not in subscripts and moved.keys() & node.poly.names:
-                    return self._refuse(load, "through a boundary view, and depends on its own index")
+                if not isinstance(node, Load):
+                    if any(_mentions(part, moved) for part in children(node)):
+                        return self._refuse(load, "through a boundary view, and depends on its own index")
+                    continue
+                target = buffers.get(node.buffer)
+                for k, sub in enumerate(node.subs):
+                    poly = self.scope.poly(sub)
+                    for name in moved:
+                        if poly is None or name not in poly.names:
+                            continue
+                        if (not isinstance(sub, Affine) or sub.poly.name != name or node.modes[k] is not None
+                                or target is None or target.shape[k] != shape[name]):  # fmt: skip
+                            return self._refuse(
+                                load, "through a boundary view that does not pass to what it is made of"
+                            )
         return True
 
     def _refuse(self, expr: Expr, why: str) -> bool:
@@ -245,6 +245,12 @@ def _with(node: Expr, parts: tuple[Expr, ...]) -> Expr:
 
 def _bounds(poly: Poly, extent: Poly) -> list[Expr]:
     return [Op("ge", (Affine(poly), Affine(ZERO)), BOOL), Op("lt", (Affine(poly), Affine(extent)), BOOL)]
+
+
+def _mentions(node: Expr, moved: dict[str, Mode]) -> bool:
+    """Whether a node is a number that depends on an index with a mode. Equal nodes may be one object: what a subscript is
+    elsewhere says nothing of it here."""
+    return isinstance(node, Affine) and bool(moved.keys() & node.poly.names)
 
 
 def _moved(node: Expr, moved: dict[str, Mode]) -> Expr:

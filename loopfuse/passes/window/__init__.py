@@ -92,6 +92,16 @@ class _Refused(Exception):
         self.code, self.message, self.detail, self.lift = code, message, detail, lift
 
 
+def _computed(name: str) -> _Refused:
+    return _Refused(
+        "gather", f"`{name}` is read at a computed place", lift="a subscript that is an index and an offset"
+    )
+
+
+def _mentioned(*polys: Poly) -> frozenset[str]:
+    return frozenset[str]().union(*(p.names for p in polys))
+
+
 @dataclass
 class _Tiling:
     """Stages being put in tiles of the last one."""
@@ -184,8 +194,7 @@ class _Tiling:
         part, meaning = self.parts[k], self.meaning[reader]
         for store, poly, mode in zip(part.stores[read.load.buffer], read.polys, read.load.modes, strict=True):
             if poly is None:
-                text = f"`{read.load.buffer}` is read at a computed place"
-                raise _Refused("gather", text, lift="a subscript that is an index and an offset")
+                raise _computed(read.load.buffer)
             if mode is not None and mode.kind == "wrap":
                 raise _Refused("wrap", f"`{read.load.buffer}` wraps around: a tile at one end reaches the other end")
             here = {n for n in poly.names if n in meaning}
@@ -237,6 +246,11 @@ class _Tiling:
             elif dim.id in self.tiles:
                 at, step = self.tiles[dim.id]
                 self.facts = self.facts.index(at, dim.lo, dim.hi, step)
+        # what a region may depend on: values that the reader computes are not there yet
+        sizes = {s.id for s in (*self.env.program.sizes, *self.sizes)}
+        self._known = (
+            sizes | self.common | _mentioned(*(p for at, step in self.tiles.values() for p in (Poly.of(at), step)))
+        )
         regions: list[dict[str, Region]] = [{} for _ in self.parts]
         regions[-1] = {d.id: self._tile(d) for d in final.dims}
         for k in reversed(range(len(self.parts) - 1)):
@@ -257,7 +271,7 @@ class _Tiling:
     def _carried(self, regions: list[dict[str, Region]]) -> None:
         """Each array of a producer has a part for each tile: else several tiles would store the same part."""
         for reached in regions[:-1]:
-            names = frozenset().union(*(p.names for r in reached.values() for p in (*r.lo, *r.hi)))
+            names = _mentioned(*(p for r in reached.values() for p in (*r.lo, *r.hi)))
             if not names >= {at for at, _ in self.tiles.values()}:
                 raise _Refused("shape", "an array of the producer lacks an axis along which the consumer is tiled")
 
@@ -313,6 +327,8 @@ class _Tiling:
         most = image(ends[1], regions, read.inner) if ends else None
         if least is None or most is None:
             raise _Refused("shape", f"what `{name}[{poly}]` reaches is not an interval with a known offset")
+        if _mentioned(*least.lo, *most.hi) - self._known:
+            raise _computed(name)
         return Region(least.lo, most.hi)
 
     def _loop(self, k: int, regions: dict[str, Region]) -> Loop:
