@@ -83,7 +83,9 @@ def by_warps(whole: Contraction) -> Emitted | Declined:
     return why
 
 
-SPILL = 64  # bytes that a thread may keep in memory: any other kernel for these operands is many times slower
+# Bytes that a thread may keep in memory: any other kernel for these operands is many times slower. Operands that pass through
+# registers, element by element and with 64-bit offsets where sizes are open, need more of it or less by the compiler's version.
+SPILL, SPILL_BY_ELEMENTS = 64, 640
 
 
 class Kernel(Feed):
@@ -99,6 +101,10 @@ class Kernel(Feed):
         self.split = Split(whole, form.parts) if form.parts > 1 else None
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
+
+    def spilled(self) -> int:
+        """Bytes that a thread may keep in memory."""
+        return SPILL if all(o.width for o in self.operands) else SPILL_BY_ELEMENTS
 
     def write(self) -> KernelCode:
         """All of it."""
@@ -157,7 +163,7 @@ class Kernel(Feed):
         spans = tuple(dict.fromkeys(s.span for s in whole.body if isinstance(s, Store) and s.span is not None))[:4]
         return w.function(
             whole.job.name, form.threads, blocks=form.blocks, head=[f"{whole.job.kernel.id}: {why}"],
-            kernel=whole.job.kernel.id, spills=SPILL, schedule="contraction", why=why, spans=spans, tiling=self.record(),
+            kernel=whole.job.kernel.id, spills=self.spilled(), schedule="contraction", why=why, spans=spans, tiling=self.record(),
         )  # fmt: skip
 
     def record(self) -> Tiling:
