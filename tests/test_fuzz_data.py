@@ -220,3 +220,21 @@ def test_blocks_cover_everything() -> None:
 ])  # fmt: skip
 def test_arrays_are_shown_in_short(array: Any, said: str) -> None:
     assert shown(np.asarray(array)) == said
+
+
+# -- params, and numbers that the script names ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "param"),
+    [
+        ("param k: f32 = 0.5 where 0 <= k <= 1\ninput x: f32[N]\noutput p = x\ncheck k != 0\n", "k"),
+        ("param k: i32\ninput x: f32[N]\noutput p = x * f32(k)\ncheck k < 7\n", "k"),
+        ("param on: bool = false\ninput x: f32[N]\noutput p = x\ncheck not on\n", "on"),
+        ("input x: i32[N]\noutput p = x\ncheck all(x != 514)\n", ""),
+        ("input x: f32[N] where -1e3 < x < 1e3\noutput p = x\ncheck all(x != -41.5)\n", ""),
+    ],
+)
+def test_what_a_script_names_is_drawn(text: str, param: str) -> None:
+    case = smallest(text, 150).case
+    assert not param or param in case.params

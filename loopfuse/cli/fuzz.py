@@ -158,7 +158,8 @@ def _source(parser: arguments.Parser, options: argparse.Namespace, context: Cont
     params = arguments.numbers(arguments.split_pairs(parser, options.param, "-p"))
     dims = arguments.integers(parser, options.dims, "--dims")
     given = Given(inputs, params, dims, options.seed, options.limit)
-    driver.bind_program(checked.typed, replace(given, fill=True))
+    if all(p.default is not None or p.name in params for p in checked.typed.params):  # the others are drawn
+        driver.bind_program(checked.typed, replace(given, fill=True))
     return Source(source.text, source.name, base, given, compiled)
 
 
@@ -196,7 +197,8 @@ def _report(failure: Failure, setting: Setting, folder: Path | None, context: Co
     terminal, case = context.terminal, failure.case
     terminal.result(f"found: {failure.title}")
     terminal.result("\n".join(f"    {line}" for line in case.text.rstrip("\n").split("\n")))
-    sizes = ", ".join(f"{n} = {v}" for n, v in case.sizes.items())
+    numbers = {**case.sizes, **{n: v for n, v in case.params.items() if re.search(rf"\bparam {n}:", case.text)}}
+    sizes = ", ".join(f"{n} = {v}" for n, v in numbers.items())
     told = [part for part in (sizes, case.kind and f"with {case.kind}") if part]
     if told:
         terminal.result(f"on data of {', '.join(told)}")

@@ -3,7 +3,7 @@ only ordinary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -16,7 +16,7 @@ from loopfuse.diag import UserError
 from loopfuse.draws import Draw
 from loopfuse.dtypes import of_numpy
 from loopfuse.frontend.typed import TypedProgram
-from loopfuse.generate import Array, Request, ends
+from loopfuse.generate import Array, Request, Scalar, ends
 from loopfuse.testing.choices import Choices
 
 # Extents by what they are good for; `edge` and `big` also have one that is just past a tile.
@@ -29,12 +29,23 @@ PAST = {"small": (), "edge": (33, 65, 129, 31), "big": (257, 1025, 513)}
 MOST = {"small": 400, "edge": 4000, "big": 1 << 16}  # the product of all extents
 SHAPES = tuple(EXTENTS)
 TRIES = 8
+PLAIN = (0, 1, 2, 3, 0.5, -1, 7, 1.5, -0.25, 10)  # of params
 ENDS = 2  # of the kinds of values, what lies at the ends of domains
 
 
-def draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str = "edge") -> Draw | str:
+def draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str = "edge",
+         told: Sequence[float] = ()) -> Draw | str:  # fmt: skip
     """A set of data for what is not given, or why there is none: the extents that are drawn are changed as far as the
-    requirements demand, and are others where no value keeps to a domain."""
+    requirements demand, and are others where no value keeps to a domain. `told`: numbers that the script names."""
+    drawn = params(typed, given, choices, told)
+    if drawn:
+        found = _draw(typed, replace(given, params={**given.params, **drawn}), choices, shapes, told)
+        if isinstance(found, Draw) or any(p.default is None and p.name in drawn for p in typed.params):
+            return found
+    return _draw(typed, given, choices, shapes, told)
+
+
+def _draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str, told: Sequence[float]) -> Draw | str:
     free = unsettled(typed, given)
     why = "no extents that its requirements allow were found"
     for turn in range(TRIES if free else 1):
@@ -47,8 +58,25 @@ def draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str = "edg
         except UserError as problem:
             why = problem.diagnostics[0].message
             continue
-        return valued(typed, given, base, choices)
+        return valued(typed, given, base, choices, told)
     return why
+
+
+def params(typed: TypedProgram, given: Given, choices: Choices, told: Sequence[float]) -> dict[str, Scalar]:
+    """Values for params that are not given: always for those without a default, else for every other one; plain ones,
+    and those that the script names. A domain may forbid them."""
+    found: dict[str, Scalar] = {}
+    for p in typed.params:
+        if p.name in given.params or (p.default is not None and choices.chance(50)):
+            continue
+        if p.dtype.kind == "bool":
+            found[p.name] = choices.chance(50)
+            continue
+        pool = [v for v in (*PLAIN, *told, *(-v for v in told)) if p.dtype.is_float or v == int(v)]
+        if not p.dtype.is_float:
+            pool = [int(v) for v in pool if p.dtype.least <= v <= p.dtype.greatest]
+        found[p.name] = choices.pick(tuple(dict.fromkeys(pool)))
+    return found
 
 
 def extents(typed: TypedProgram, free: list[str], choices: Choices, shapes: str) -> dict[str, int]:
@@ -70,15 +98,17 @@ def extents(typed: TypedProgram, free: list[str], choices: Choices, shapes: str)
     return found
 
 
-def valued(typed: TypedProgram, given: Given, base: Bound, choices: Choices) -> Draw:
-    """The data with values of some kind: ties and zeros, infinities and NaN, few of them, or ordinary ones."""
+def valued(typed: TypedProgram, given: Given, base: Bound, choices: Choices, told: Sequence[float] = ()) -> Draw:
+    """The data with values of some kind: ties and zeros, infinities and NaN, few of them, those that the script names, or
+    ordinary ones."""
     makers: Mapping[int, tuple[draws.Maker, str]] = {
         3: (draws.mild, draws.KINDS[draws.mild]), 4: (draws.special, draws.KINDS[draws.special]),
         5: (sprinkled, "a few special values"), 6: (extreme, "very large and very small numbers"),
     }  # fmt: skip
-    how = choices.number(
-        0, 9
-    )  # ordinary ones in half of the sets: special values decide less, and hide what is slightly off
+    if told:
+        makers = {**makers, 7: (naming(told), "numbers that the script names")}
+    # Ordinary ones in half of the sets: special values decide less, and hide what is slightly off.
+    how = choices.number(0, 9)
     if how == ENDS:
         return at_ends(typed, given, base)
     if how not in makers:
@@ -105,6 +135,23 @@ def at_ends(typed: TypedProgram, given: Given, base: Bound) -> Draw:
     arrays = draws.allowed(typed, base, arrays)
     same = all(arrays[i.buffer] is base.inputs[i.buffer] for i in typed.inputs)
     return Draw(base) if same else Draw(Bound(base.sizes, arrays), "elements at the ends of their domains")
+
+
+def naming(told: Sequence[float]) -> draws.Maker:
+    """Arrays of which some elements are numbers that the script names, their neighbours, and both with the other sign."""
+
+    def make(old: Array, stream: np.random.Generator, turn: int) -> Array:
+        if old.dtype.kind == "b":
+            return old
+        if old.dtype.kind == "f" or old.dtype.kind == "V":
+            pool = np.asarray([*told, *(-v for v in told)]).astype(old.dtype)
+        else:
+            info = np.iinfo(old.dtype)
+            near = {int(v) + more for v in told if v == int(v) for more in (-1, 0, 1)}
+            pool = np.asarray(sorted(v for n in near for v in {n, -n} if info.min <= v <= info.max), old.dtype)
+        return np.where(stream.random(old.shape) < 0.25, stream.choice(pool, old.shape), old) if pool.size else old
+
+    return make
 
 
 def sprinkled(old: Array, stream: np.random.Generator, turn: int) -> Array:

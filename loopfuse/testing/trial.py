@@ -3,6 +3,7 @@ the same results."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -154,13 +155,23 @@ def _late(setting: Setting) -> str:
 def drawn(made: Subject, choices: Choices, setting: Setting) -> Outcome:
     """A trial on data that is drawn for what the subject does not have."""
     start = time.perf_counter()
-    draw = data.draw(made.checked.typed, made.given, choices, setting.shapes)
+    draw = data.draw(made.checked.typed, made.given, choices, setting.shapes, told(made) if setting.contracts else ())
     if isinstance(draw, str):
         return Outcome(skipped=draw, idle=True)
     costed = _costed(draw.bound, made, choices)
     outcome = run(made, draw, costed, setting)
     outcome.seconds = time.perf_counter() - start
     return outcome
+
+
+NUMBER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
+MOST_TOLD = 24
+
+
+def told(made: Subject) -> tuple[float, ...]:
+    """Numbers that a script names, which its conditions are likely to be about."""
+    found = dict.fromkeys(float(n) for n in NUMBER.findall(made.checked.source.text))
+    return tuple(n for n in found if n < 1e300)[:MOST_TOLD]
 
 
 def _costed(bound: Bound, made: Subject, choices: Choices) -> Mapping[str, int] | None:
