@@ -103,6 +103,11 @@ CASES = [
     Case("nussinov inner", ("k < N", "k + 1 < N", "i + d < N"), "N", "N >= 1", "d in 1..N; i in 0..N; k in i + 1..i + d",
          "i + d < N; d > 1"),
     Case("nussinov update", ("i < N",), "N", "N >= 1", "d in 1..N; i in 0..N; j in 0..N", "j == i + d"),
+    Case("first of a slice with a step", ("0 < M",), "M", "", "", "(M + 1) // 2 > 0"),
+    Case("first of a slice that begins at 1", ("1 < M",), "M", "", "j in 0..(M + 1) // 3"),
+    Case("third of a slice with a step", ("6 < M",), "M", "", "", "(M + 2) // 3 >= 3"),
+    Case("first of a slice of a slice", ("0 < M",), "M", "", "i in 0..((M + 1) // 2 + 1) // 2"),
+    Case("first of slices of two axes", ("0 < M", "0 < K"), "M K", "", "", "((M + 1) // 2) * ((K + 2) // 3) > 0"),
     # -- library
     Case("nn.attention", ("h // (HQ // HK) < HK", "j < S"), "HQ HK T S", "HQ % HK == 0",
          "h in 0..HQ; i in 0..T; j in 0..S"),

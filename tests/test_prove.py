@@ -106,6 +106,11 @@ RULES = {
         "", ("i - 1 < N",), "N", "", "i in 0..N", "m[i]", arrays={"m": "bool"}, defs={"m": ("z", "z > 0")}
     ),
     "a negated goal times sizes": Case("", ("h // (Q // K) < K",), "Q K", "Q % K == 0", "h in 0..Q"),
+    "a numerator": Case("", ("0 < M",), "M", "", "", "(M + 1) // 2 > 0"),
+    "a quotient of a quotient": Case("", ("12 < M",), "M", "", "", "((M + 1) // 2 + 2) // 3 > 2"),
+    "the numerator of a loop": Case("", ("0 < M",), "M S", "", "i in 0..(M + S - 1) // S"),
+    "a quotient that is not zero": Case("", ("0 < M",), "M", "", "", "(M + 1) // 2 != 0"),
+    "a numerator in one of two": Case("", ("0 < M",), "M N", "", "", "(M + 1) // 2 > 0 or N < 0"),
     "a fact times sizes": Case("", ("h*D + d < H*D",), "H D", "", "h in 0..H; d in 0..D"),
 }
 
@@ -119,6 +124,10 @@ def without(name: str, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Facts, "assume", lambda self, cond, truth=True: assume(self, cond) if truth else self)
     elif name == "floor quotients":
         patch.setattr(entail, "quotient_facts", lambda state, quot: Derived())
+    elif "numerator" in name or name == "a quotient of a quotient":
+        patch.setattr("loopfuse.prove.facts.numerators", lambda state, fact: [])
+    elif name == "a quotient that is not zero":
+        patch.setattr("loopfuse.prove.facts.apart", lambda state, fact: [])
     elif name == "the domain of an input":
         patch.setattr(Facts, "value_range", lambda self, buffer, lo, hi: self)
     elif name == "a named mask":
@@ -283,6 +292,15 @@ PROVED = {
     "float above zero may be NaN": ("i32(clip(f[n], 1.0, 3.0)) - 1 < 3", False),
     "float from u8": ("i32(f32(u[n]) * 0.5) < 128", True),
     "float unknown": ("i32(f[n]) < N", False),
+    "float that holds u16": ("i32(f32(w[n])) < 65536", True),
+    "float rounded up": ("i32(bf16(w[n])) < 65536", False),
+    "float not above what it is rounded to": ("i32(bf16(w[n])) < 65537", True),
+    "float that may be infinite": ("i32(f16(w[n])) < 65537", False),
+    "float of an infinite product": ("i32(f16(u[n]) * f16(u[n]) * f16(u[n])) < 65537", False),
+    "float of a great integer": ("i32(f16(i32(70000))) < 70001", False),
+    "float of a great negative integer": ("1 - i32(f16(i32(-70000))) < 70002", False),
+    "float within f16 but for its size": ("i32(f16(clip(bf16(f[n]), 0.0, 70000.0))) < 70145", False),
+    "float within bf16 and f16": ("i32(f16(clip(bf16(f[n]), 0.0, 60000.0))) < 60001", True),
 }
 
 
@@ -290,7 +308,7 @@ PROVED = {
 def test_value(name: str) -> None:
     """Ranges of values by what they are: types, wrapping, bits, choices, floats."""
     text, expected = PROVED[name]
-    arrays = {"u": "u8", "v": "i32", "f": "f32"}
+    arrays = {"u": "u8", "v": "i32", "w": "u16", "f": "f32"}
     case = Case("", (text,), "N", "", "n in 0..N", arrays=arrays)
     assert (verdict(case).verdict == "proved") == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from random import Random
 
 import numpy as np
@@ -12,11 +13,17 @@ from hypothesis import strategies as st
 from prove_terms import Terms, known
 from scipy.optimize import linprog
 
-from loopfuse.dtypes import BOOL, I64
-from loopfuse.ir import Op
+from loopfuse.constants import constant, from_bits
+from loopfuse.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16
+from loopfuse.ir import Affine, Const, Expr, Load, Op
+from loopfuse.ops import OPS
 from loopfuse.prove import exprs, judge
+from loopfuse.prove.floats import interval
 from loopfuse.prove.linear import Row, infeasible
 from loopfuse.sizes import Poly
+
+FLOATS = (F16, BF16, F32, F64)
+STEPS = ("floor", "ceil", "round", "trunc", "abs", "neg")
 
 
 @settings(max_examples=50, deadline=None)
@@ -58,6 +65,55 @@ def test_infeasible_agrees_with_linprog(seed: int) -> None:
     assert (found is None) == feasible(rows)
     if found is not None:
         assert not feasible([rows[i] for i in found])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_float_ranges_hold(seed: int) -> None:
+    """Casts, products and roundings of every value of a small integer: what is not NaN lies within the bounds."""
+    rng = Random(seed)
+    source = rng.choice([U8, I8, U16, I16])
+    values = np.arange(source.least, source.greatest + 1, 1 if source.bits == 8 else 7).astype(source.numpy)
+    values[-1] = source.greatest
+    expr: Expr = Op("cast", (Load("v", (Affine(Poly.of("n")),), (None,), source),), rng.choice(FLOATS))
+    for _ in range(rng.randint(0, 5)):
+        kind = rng.choice(["cast", "cast", "mul", "add", "sub", "const", "const", "int", *STEPS])
+        if kind == "cast":
+            expr = Op("cast", (expr,), rng.choice(FLOATS))
+        elif kind in ("mul", "add", "sub"):
+            expr = Op(kind, (expr, expr), expr.dtype)
+        elif kind == "const":
+            number = rng.choice([-1.0, 0.5, 300.0, 65504.0, -70000.0, 1e30, 3.3e38, 1e300, float("inf")])
+            factor = Const(constant(number, expr.dtype), expr.dtype)
+            expr = Op(rng.choice(["mul", "add", "minimum", "maximum"]), (factor, expr), expr.dtype)
+        elif kind == "int":
+            middle = rng.choice([I16, U8, I32])
+            expr = Op("cast", (Op("cast", (expr,), middle),), expr.dtype)
+        else:
+            expr = Op(kind, (expr,), expr.dtype)
+    terms = Terms({"v": source.name})
+    facts = known(terms, "N", "", "n in 0..N")
+    box = interval(facts.state, expr)
+    wide = _value(expr, values).astype(np.float64)
+    wide = wide[~np.isnan(wide)]
+    if wide.size:
+        assert all(wide.min() >= b.value for b in box.lo if isinstance(b.value, Fraction))
+        assert all(wide.max() <= b.value for b in box.hi if isinstance(b.value, Fraction))
+    made = Op("cast", (expr,), rng.choice([I8, U8, I16, U16, I32, I64]))
+    ends = _value(made, values)
+    low, high = facts.bounds(made, frozenset())
+    assert all(int(ends.min()) >= b.constant for b in low) and all(int(ends.max()) <= b.constant for b in high)
+
+
+def _value(expr: Expr, values: np.ndarray) -> np.ndarray:
+    """The expression at every value of the array."""
+    if isinstance(expr, Load):
+        return values
+    if isinstance(expr, Const):
+        return np.asarray(from_bits(expr.bits, expr.dtype))
+    assert isinstance(expr, Op)
+    args = tuple(_value(a, values) for a in expr.args)
+    return np.asarray(OPS[expr.op].evaluate(args, expr.dtype))
 
 
 def test_work_is_bounded() -> None:

@@ -13,7 +13,8 @@ from loopfuse.prove.conditions import formula
 from loopfuse.prove.entail import positive, proves, proves_plain
 from loopfuse.prove.equalities import with_quotient, with_zero
 from loopfuse.prove.exprs import expr_names, integer, readable
-from loopfuse.prove.state import Bounds, Context, Fact, Fresh, Loop, State, Tags
+from loopfuse.prove.quotients import apart, numerators
+from loopfuse.prove.state import Alternative, Bounds, Context, Fact, Fresh, Loop, State, Tags
 from loopfuse.sizes import ONE, ZERO, Poly, Quot
 
 
@@ -90,7 +91,8 @@ class Facts:
             return Facts(_strided(state, name, lo[0], hi, stride.constant))
         state = state.derive(loops={**state.loops, name: Loop(lo, hi, sharp)})
         atom = Poly.of(name)
-        return Facts(state.with_facts([*(Fact(atom - b) for b in lo), *(Fact(b - 1 - atom) for b in hi)]))
+        state = state.with_facts([*(Fact(atom - b) for b in lo), *(Fact(b - 1 - atom) for b in hi)])
+        return Facts(state.with_facts(_not_empty(state, lo, hi)))
 
     def value_range(self, buffer: str, lo: tuple[Poly, ...], hi: tuple[Poly, ...]) -> Facts:
         """Every element of an integer buffer lies between every `lo` and every `hi`, inclusive."""
@@ -224,14 +226,28 @@ def _assumed(state: State, cond: Expr, truth: bool) -> State:
     said = formula(state, cond, truth)
     for fact in said.equal:
         state = with_zero(state, fact)
-    state = state.with_facts([*said.facts, *(f for fact in said.facts for f in _factors(state, fact))])
+    facts = [*said.facts, *(f for fact in said.facts for f in _factors(state, fact))]
+    facts += (f for fact in said.unequal for f in apart(state, fact))
+    state = state.with_facts(facts)
+    facts += (Fact(sign * fact.poly, fact.tags) for fact in said.equal for sign in (1, -1))
+    state = state.with_facts(f for fact in facts for f in numerators(state, fact))
     unequal = tuple(f for f in map(state.normal_fact, said.unequal) if not (f.poly.is_const and f.poly.constant))
-    splits = tuple(tuple(tuple(map(state.normal_fact, a)) for a in s) for s in said.splits)
+    splits = tuple(tuple(_alternative(state, a) for a in s) for s in said.splits)
     if not (unequal or splits or said.unsure - state.unsure):
         return state
     return state.derive(
         unequal=(*state.unequal, *unequal), splits=(*state.splits, *splits), unsure=state.unsure | said.unsure
     )
+
+
+def _alternative(state: State, facts: Alternative) -> Alternative:
+    """An alternative in normal form, with what it says of the numerators of quotients."""
+    return (*map(state.normal_fact, facts), *(f for fact in facts for f in numerators(state, fact)))
+
+
+def _not_empty(state: State, lo: tuple[Poly, ...], hi: tuple[Poly, ...]) -> list[Fact]:
+    """What a loop that has an iteration says of the numerators in its bounds, apart from its index."""
+    return [f for a in lo for b in hi for f in numerators(state, Fact(b - a - 1))]
 
 
 def _factors(state: State, fact: Fact) -> list[Fact]:
@@ -258,7 +274,8 @@ def _strided(state: State, name: str, lo: Poly, hi: tuple[Poly, ...], step: int)
     k = Poly.of(count)
     fresh = {**state.fresh, count: Fresh(Poly.of(name), Poly.of(step), state.normal(lo))}
     state = state.derive(loops=loops, fresh=fresh).with_equality(name, state.normal(lo) + step * k)
-    return state.with_facts([Fact(k), *(Fact(b - 1 - lo - step * k) for b in hi)])
+    state = state.with_facts([Fact(k), *(Fact(b - 1 - lo - step * k) for b in hi)])
+    return state.with_facts(_not_empty(state, (lo,), hi))
 
 
 def _forget(state: State, name: str) -> State:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil, floor, isfinite
 from typing import NamedTuple
 
-from loopfuse.constants import constant, to_number
+from loopfuse.constants import constant, greatest, to_number
 from loopfuse.dtypes import DType
 from loopfuse.ir import Const, Expr, Load, Op, Ref, Select
 from loopfuse.prove.entail import proves_fast
@@ -66,8 +66,8 @@ def _cast(state: State, e: Op) -> Interval:
     (arg,) = e.args
     if arg.dtype.is_float:
         inner = interval(state, arg)
-        if e.dtype.mantissa >= arg.dtype.mantissa:
-            return inner
+        if e.dtype.mantissa >= arg.dtype.mantissa and greatest(e.dtype) >= greatest(arg.dtype):
+            return inner  # f16 holds neither the greatest nor the least numbers of bf16, for all its digits
         return _outward(_numbers(inner), e.dtype)
     value = integer(state, arg)
     if value is None:
@@ -110,17 +110,20 @@ def _numbers(box: Interval) -> Interval:
 def _outward(box: Interval, dtype: DType) -> Interval:
     """The bounds widened to what rounding in the type, or no rounding, may give."""
 
-    def rounded(limit: Limit, pick: Callable[[Fraction, Fraction], Fraction]) -> Iterable[Limit]:
-        assert isinstance(limit.value, Fraction)
+    def rounded(limit: Limit, sign: int) -> Iterable[Limit]:
+        value = _rational(limit.value)
         try:
-            near = Fraction(to_number(constant(limit.value, dtype), dtype))
+            near = to_number(constant(value, dtype), dtype)
         except ValueError:
             return ()
-        return (Limit(pick(limit.value, near), limit.tags),)
+        if not isfinite(near):
+            # infinite, on the side where that is no bound or on the one where the number itself is one
+            return () if sign * near > 0 else (limit,)
+        return (Limit(sign * max(sign * value, sign * Fraction(near)), limit.tags),)
 
     return Interval(
-        tuple(r for b in _numbers(box).lo for r in rounded(b, min)),
-        tuple(r for b in _numbers(box).hi for r in rounded(b, max)),
+        tuple(r for b in _numbers(box).lo for r in rounded(b, -1)),
+        tuple(r for b in _numbers(box).hi for r in rounded(b, 1)),
     )
 
 
