@@ -213,7 +213,8 @@ Data = Bound | Sequence[Draw]
 class Jury:
     """Compares programs that shall mean the same as a lowered one, on several sets of data.
 
-    Sets after the first are left out where an access of the lowered program goes outside its array on them.
+    Sets after the first are left out where an access of the lowered program goes outside its array on them; `outside`
+    are the numbers of these, from 0, and of the first where it is so there.
     """
 
     def __init__(self, program: Program, data: Data, limit: int = 1 << 28, runner: Runner | None = None,
@@ -222,6 +223,7 @@ class Jury:
         judges = [Judge(program, d.bound, limit, FEW_WAYS if k else WAYS, not k, runner, tolerance, shown)
                   for k, d in enumerate(draws)]  # fmt: skip
         sat = [(j, d.kind) for k, (j, d) in enumerate(zip(judges, draws, strict=True)) if k == 0 or not j.result.faults]
+        self.outside = tuple(k for k, j in enumerate(judges) if j.result.faults)
         self.judges = tuple(j for j, _ in sat)
         self.kinds = tuple(kind for _, kind in sat)
         self.results: tuple[Result, ...] = tuple(j.result for j in self.judges)

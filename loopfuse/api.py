@@ -26,7 +26,7 @@ from loopfuse.accelerated import Given as DeviceGiven
 from loopfuse.bench.measuring import Subject
 from loopfuse.bench.tuning import Tuned, keep, sizes_text, tune
 from loopfuse.bind import Bound, Given, show_type
-from loopfuse.checking import CheckResult, compared
+from loopfuse.checking import CheckResult, check_options, compared, inputs_named
 from loopfuse.decisions import Decision
 from loopfuse.diag import Diagnostic, Source, UserError, error, render
 from loopfuse.frontend.typed import TypedProgram
@@ -395,11 +395,13 @@ def check(program: Program | str | Path, inputs: Mapping[str, object] | None = N
             raise UserError(
                 error("LF0502", f"`{name}` is {value!r}", fix="a number of at least 0, or None: the derived bound")
             )
+    given = inputs_named(inputs)
+    check_options(passes, backends, seed)
     prog = program if isinstance(program, Program) else parse(program)
     typed = prog._typed
     names = {p.name for p in typed.params}
-    values = {n: v for n, v in (inputs or {}).items() if n in names}
-    data = {**driver.read_inputs(typed, {}, prog._base, skip=inputs or {}), **(inputs or {})}
+    values = {n: v for n, v in given.items() if n in names}
+    data = {**driver.read_inputs(typed, {}, prog._base, skip=given), **given}
     data = {n: v for n, v in data.items() if n not in names}
     bound = driver.bind_program(typed, Given(data, values, _integers("dims", dims), seed, fill=True))
     lowered = driver.lower_program(typed)

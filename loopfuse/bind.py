@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -64,12 +65,13 @@ def bind(typed: TypedProgram, given: Given) -> Bound:
     data = {i.name: d for i in typed.inputs if (d := _accept(typed, i, given, collector)) is not None}
     collector.raise_errors()
     sizes = _sizes(typed, given, params, data)
+    sizes = _emptied(typed, given, params, data, sizes) if given.fill else sizes
     check_memory(input_bytes(typed, sizes), given.limit, "the inputs")
     buffers = {b.id: b for b in typed.buffers}
     values = {p.name: params[p.name] for p in typed.params if p.name in buffers}
     requires.check_requires(typed, sizes, values)
     requires.check_sizes(typed, sizes)
-    inputs = {**values, **_make(typed, given, sizes, data)}
+    inputs = {**values, **_make(typed, given, sizes, values, data)}
     if given.fill:
         _redraw(typed, given, sizes, inputs)
     contracts.check_domains(typed, sizes, inputs)
@@ -247,6 +249,43 @@ def _ask(typed: TypedProgram, given: Given, params: Mapping[str, Array], data: M
     return fitting.Ask(typed, solution.sizes, missing, values, [e for e in equations if e.poly.names & set(missing)])
 
 
+def _emptied(typed: TypedProgram, given: Given, params: Mapping[str, Array], data: Mapping[str, Array | Supplier],
+             sizes: dict[str, int]) -> dict[str, int]:  # fmt: skip
+    """The sizes with an extent of 0, of those that are made up, for each made-up input of which a domain leaves no
+    element at these sizes: `0 <= ids < N` with N = 0. As they are where the requirements allow none."""
+    ask = _ask(typed, given, params, data)
+    for entry in typed.inputs if ask.missing else ():
+        if not _impossible(typed, entry, data[entry.name], sizes) or not contracts.named(typed, entry):
+            continue
+        for name in may_be_zero(typed, entry, sizes, params):
+            found = fitting.nearest(ask, {**sizes, name: 0}) if name in ask.missing else None
+            if found is not None and not _impossible(typed, entry, data[entry.name], found):
+                sizes = found
+                break
+    return sizes
+
+
+def _impossible(typed: TypedProgram, entry: Input, value: Array | Supplier, sizes: Mapping[str, int]) -> bool:
+    """Whether an input is made up, has elements, and its domain leaves no value for them."""
+    buffer = next(b for b in typed.buffers if b.id == entry.buffer)
+    return (isinstance(value, Spec) and value.kind == "auto" and all(p.value(sizes) for p in buffer.shape)
+            and leaves_nothing(contracts.bounds_of(typed, entry, sizes), buffer.dtype))  # fmt: skip
+
+
+def may_be_zero(typed: TypedProgram, entry: Input, sizes: Mapping[str, int], params: Mapping[str, Array]) -> list[str]:
+    """The sizes of which each could be 0 with the others as they are, so that an input has no elements."""
+    buffer = next(b for b in typed.buffers if b.id == entry.buffer)
+    extents = {p.name for p in buffer.shape}
+    found: list[str] = []
+    for size in typed.sizes:
+        if size.id in extents and size.origin == "shape":
+            with suppress(UserError):
+                requires.check_requires(typed, {**sizes, size.id: 0}, params)
+                requires.check_sizes(typed, {**sizes, size.id: 0})
+                found.append(size.id)
+    return found
+
+
 def unsettled(typed: TypedProgram, given: Given) -> list[str]:
     """The sizes that neither the script nor what is given settles, which `fill` makes up."""
     return list(_filling(typed, given).missing)
@@ -315,8 +354,8 @@ def _undetermined(typed: TypedProgram, data: Mapping[str, Array | Supplier], mis
 # -- memory and data --------------------------------------------------------------------------------------------------
 
 
-def _make(typed: TypedProgram, given: Given, sizes: Mapping[str, int], data: Mapping[str, Array | Supplier],
-          ) -> dict[str, Array]:  # fmt: skip
+def _make(typed: TypedProgram, given: Given, sizes: Mapping[str, int], params: Mapping[str, Array],
+          data: Mapping[str, Array | Supplier]) -> dict[str, Array]:  # fmt: skip
     """The input buffers by id, generated where a supplier was given."""
     buffers = {b.id: b for b in typed.buffers}
     made: dict[str, Array] = {}
@@ -330,8 +369,8 @@ def _make(typed: TypedProgram, given: Given, sizes: Mapping[str, int], data: Map
             raise UserError(error("LF0506", f"`{entry.name}` would have the shape {list(shape)}", entry.span))
         bounds = contracts.bounds_of(typed, entry, sizes)
         request = Request(entry.name, shape, buffer.dtype, bounds, given.seed)
-        if isinstance(value, Spec) and value.kind == "auto" and request.count and leaves_nothing(bounds, buffer.dtype):
-            raise UserError(contracts.without_data(typed, entry, sizes))
+        if _impossible(typed, entry, value, sizes):
+            raise UserError(contracts.without_data(typed, entry, sizes, may_be_zero(typed, entry, sizes, params)))
         made[entry.buffer] = value.make(request)
     return made
 
@@ -348,7 +387,7 @@ def _redraw(typed: TypedProgram, given: Given, sizes: Mapping[str, int], inputs:
         if not wrong:
             return
         if attempt == MOST_REDRAWS:
-            raise UserError(contracts.without_data(typed, wrong[0][0], sizes, attempt))
+            raise UserError(contracts.without_data(typed, wrong[0][0], sizes, tries=attempt))
         for entry, holds in wrong:
             array = inputs[entry.buffer]
             dtype = next(b.dtype for b in typed.buffers if b.id == entry.buffer)

@@ -18,6 +18,9 @@ from loopfuse.ir import Program
 from loopfuse.passes import Options, Pass, Steps, selection
 
 Progress = Callable[[float], None]  # told the fraction done
+Outside = Callable[
+    [tuple[int, ...]], None
+]  # told the sets, from 0, on which accesses of the lowered program go outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,18 @@ class Culprit:
 
 def bisect(lowered: Lowered, data: Data, pipeline: str | Iterable[Pass] = "default",
            options: Options | None = None, progress: Progress | None = None,
-           runner: Runner | None = None) -> Culprit | None:  # fmt: skip
+           runner: Runner | None = None, outside: Outside | None = None) -> Culprit | None:  # fmt: skip
     """The first pass, and in it a step, after which the program is not valid or gives other results; None: all agree.
 
     Results are judged on every set of `data`, as by `agreement.every_pass`. The passes run once for the sizes of each
     set, which the cost model is told. With a `runner` it is another back end's results that are judged, first of the
-    lowered program.
+    lowered program. `outside` is told the numbers of the sets on which the program's own accesses go outside their
+    arrays: these do not count, but for the first of all.
     """
     chosen = selection(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
     jury = Jury(lowered.program, data, runner=runner, shown=lowered.shown)
+    if outside:
+        outside(jury.outside)
     verdict = jury.judge_lowered()
     if verdict.problem:
         return Culprit("lower", verdict.problem, False, None, 0, "", lowered.program, None, verdict.data)

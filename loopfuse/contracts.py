@@ -6,7 +6,7 @@ Every condition is run by the reference interpreter, so that none of its operati
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,26 +80,29 @@ def _outside(typed: TypedProgram, check: Check, holds: Array, sizes: Mapping[str
     return error("LF0612", f"`{place}` = {value} is outside its domain `{check.text}`", check.span, notes=notes)
 
 
-def without_data(typed: TypedProgram, entry: Input, sizes: Mapping[str, int], tries: int = 0) -> Diagnostic:
-    """Nothing can be made up for an input: its domain leaves nothing, or so many `tries` found nothing."""
+def without_data(typed: TypedProgram, entry: Input, sizes: Mapping[str, int], unless: Sequence[str] = (), *,
+                 tries: int = 0) -> Diagnostic:  # fmt: skip
+    """Nothing can be made up for an input: its domain leaves nothing, or so many `tries` found nothing. Of the sizes in
+    `unless` each may be 0, and then the input has no elements."""
     texts = [c.text for c in typed.checks if c.domain_of == entry.name]
     span = next((c.span for c in typed.checks if c.domain_of == entry.name), entry.span)
     of = f"the domain `{' and '.join(texts)}`" if texts else "the range"
     if tries:
         return error("LF0612", f"no data was found that keeps to {of} of `{entry.name}`", span,
                      notes=[f"it was made up {tries} times"], fix=f"{entry.name}=FILE")  # fmt: skip
-    known = ", ".join(f"{s.id} = {sizes[s.id]}" for s in typed.sizes if s.id in _named(typed, entry))
+    known = ", ".join(f"{s.id} = {sizes[s.id]}" for s in typed.sizes if s.id in named(typed, entry))
     return error("LF0612", f"no data can exist for `{entry.name}`: no {entry.dtype} lies in {of}"
-                 + f" with {known}" * bool(known), span)  # fmt: skip
+                 + f" with {known}" * bool(known)
+                 + f", unless {' or '.join(f'{n} = 0' for n in unless)}" * bool(unless), span)  # fmt: skip
 
 
-def _named(typed: TypedProgram, entry: Input) -> frozenset[str]:
+def named(typed: TypedProgram, entry: Input) -> frozenset[str]:
     """The sizes that the domain of an input names."""
     buffers = {c.buffer for c in typed.checks if c.domain_of == entry.name}
     found = [s for s in typed.body if isinstance(s, Define) and s.buffer in buffers]
     values = [v for s in found for v in (s.value, *(f.value for f in s.folds))]
     polys = [e.poly for v in values for e in subexprs(v) if isinstance(e, Affine)]
-    return frozenset().union(*(p.names for p in polys))
+    return frozenset(s.id for s in typed.sizes if any(s.id in p.names for p in polys))
 
 
 def first_false(holds: Array) -> tuple[int, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,3 +85,43 @@ def test_results_fit_on_a_line() -> None:
     bad = lf.check(CLASH, {"x": np.full(5000, -1, np.float32)}, every_pass=True)
     assert repr(bad).startswith("<CheckResult: zeros: `k`[0] is 0.0, and was -0.0 before (5000 elements differ); ")
     assert repr(bad.rows[-1]).startswith("<Row zeros: `k`[0] is 0.0") and len(repr(bad.rows)) < 500
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"inputs": {3: 1}}, "the name `3` in `inputs` is of type int"), ({"inputs": [1]}, "`inputs` is of type list"),
+    ({"inputs": np.zeros(2)}, "`inputs` is of type ndarray"), ({"backends": ()}, "`backends` is empty"),
+    ({"backends": "reference"}, "`backends` is 'reference', and must be a list"), ({"backends": None}, "must be a list"),
+    ({"passes": 3}, "`passes` is 3"), ({"seed": -1}, "`seed` is -1"), ({"seed": 1.5}, "`seed` is 1.5"),
+])  # fmt: skip
+def test_what_check_cannot_be_given(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(lf.Error) as caught:
+        lf.check(CLASH, **options)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "LF0502" and said in problem.message and problem.fix
+
+
+@pytest.mark.parametrize("name", ["metal", []])
+def test_back_ends_that_there_are_not(name: object) -> None:
+    with pytest.raises(lf.MachineError, match="there is no back end"):
+        lf.check(CLASH, backends=["reference", name])  # type: ignore[list-item]
+
+
+def test_bisect_tells_of_accesses_that_are_the_script_s_own(shell: Shell) -> None:
+    """They are told by `check` where they are so on its data, the first set, else by `fuzz`."""
+    shell.write("gath.lf", "input x: f32[N]\ninput i: i32[M]\noutput y = x[i]\n")
+    for dims, counts, command, code in ((("--dims", "N=2"), "of which only the first counts", "check", 1),
+                                        ((), "which do not count", "fuzz", 3)):  # fmt: skip
+        assert shell("bisect", "gath.lf", "--json", *dims) == 0
+        record = json.loads(shell.out.splitlines()[-1])
+        count, sets = record["outside"], len(record["data"])
+        assert 1 < count < sets
+        assert (
+            f"arrays on {count} of the {sets} sets of data, {counts}: `loopfuse {command}` tells of them" in shell.err
+        )
+        assert shell(command, "gath.lf", *dims) == code and "outside its array" in shell.out + shell.err
+    np.save("i.npy", np.int32([7]))
+    np.save("x.npy", np.float32([7]))
+    assert shell("bisect", "gath.lf", "x=x.npy", "i=i.npy") == 0
+    assert "own accesses go outside their arrays: `loopfuse check` tells of them" in shell.out
+    shell.write("gath.lf", "input x: f32[N]\ninput i: i32[M] where 0 <= i < N\noutput y = x[i]\n")
+    assert shell("bisect", "gath.lf") == 0 and "outside" not in shell.out

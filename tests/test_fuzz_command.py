@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -161,3 +162,37 @@ def test_the_script_stays_and_the_data_is_plain(shell: Shell) -> None:
     assert sorted(values)[:11] == [0.0] * 11 and max(values) in range(51, 101)
     (path,) = Path("found").glob("*.json")
     assert shell("fuzz", "--replay", str(path)) == 3
+
+
+def test_nothing_done_is_no_success(shell: Shell) -> None:
+    for words in (("a.lf",), ("--gen",)):
+        assert shell("fuzz", *words, "--time", "0") == 1
+        assert "not one was done in this time: give a longer --time" in shell.out
+
+
+FAILS = "input x: f32[N] where 0 <= x <= 1\noutput y = x\ncheck all(x < 0)\n"
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ((), "; --save DIR keeps failures; --state FILE keeps the figures"),
+    (("--save", "found", "--state", "s.json"), f"; kept: failures in {Path('found', 'whole')}, figures in s.json"),
+])  # fmt: skip
+def test_ctrl_c_tells_what_was_found(shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...],
+                                     told: str) -> None:  # fmt: skip
+    """While failures are made small, and before anything was found."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    shell.write("fails.lf", FAILS)
+    monkeypatch.setattr("loopfuse.cli.fuzz._smaller", interrupt)
+    assert shell("fuzz", "fails.lf", *words) == 130
+    line, last = shell.err.splitlines()[-2:]
+    assert last == "interrupted" and line.endswith(told) and "Traceback" not in shell.err
+    assert "of data done, 1 kind of failure (check failed: `all(x < 0)`" in line
+    if words:
+        assert list(Path("found", "whole").glob("*.json"))
+        assert json.loads(Path("s.json").read_text())["programs"] == int(line.split()[0])
+    monkeypatch.setattr(campaign, "drawn", interrupt)
+    assert shell("fuzz", "a.lf", *words) == 130
+    assert "0 sets of data done, nothing found; " in shell.err and shell.err.endswith("\ninterrupted\n")

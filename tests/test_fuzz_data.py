@@ -115,6 +115,21 @@ def test_domains_that_leave_nothing(declared: str, said: str) -> None:
     assert problem.code == "LF0612" and said in problem.message, problem.message
 
 
+def test_no_elements_keep_to_any_domain() -> None:
+    """Extents that are made up become 0 where nothing else is possible; the message says so of those that are given."""
+    text = "input i: i32[M] where 0 <= i < N\ninput t: f32[N]\noutput y = t[i]\n"
+    typed: TypedProgram = lf.parse(text)._typed
+    assert bind(typed, Given({}, dims={"N": 0}, fill=True)).sizes == {"N": 0, "M": 0}
+    assert bind(typed, Given({"t": np.zeros(0, np.float32)}, fill=True)).inputs["i"].size == 0
+    asked = (Given({}, dims={"N": 0, "M": 4}, fill=True), typed, ", unless M = 0")
+    forbidden: TypedProgram = lf.parse(text + "require M > 0\n")._typed
+    for ask, script, end in (asked, (Given({}, dims={"N": 0}, fill=True), forbidden, "with N = 0")):
+        with pytest.raises(UserError) as caught:
+            bind(script, ask)
+        (problem,) = caught.value.diagnostics
+        assert problem.code == "LF0612" and problem.message.endswith(end), problem.message
+
+
 def test_other_extents_are_drawn_where_a_domain_leaves_nothing() -> None:
     """Subscripts of an array without elements."""
     typed: TypedProgram = lf.parse("input i: i32[M] where 0 <= i < N\ninput t: f32[N]\noutput y = t[i]\n")._typed

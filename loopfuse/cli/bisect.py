@@ -48,21 +48,25 @@ def main(argv: list[str], context: Context) -> int:
     given = Given(inputs, params, dims, options.seed, options.limit, fill=True)
     data, frozen = driver.trial_data(checked.typed, given, arguments.names(options.freeze))
     lowered = driver.lower_program(checked.typed)
+    outside: list[tuple[int, ...]] = []
     with driver.guard("bisect"), context.terminal.progress("bisect") as progress:
-        found = bisect(lowered, data, options.passes, Options(frozen=frozen), progress, runner)
-    _report(context, found, options.script, data, lowered.shown)
+        found = bisect(lowered, data, options.passes, Options(frozen=frozen), progress, runner, outside.append)
+    _report(context, found, options.script, data, lowered.shown, outside[0])
     return FAILED if found else OK
 
 
 def _report(context: Context, found: Culprit | None, script: str, data: Sequence[Draw],
-            shown: Mapping[str, str]) -> None:  # fmt: skip
+            shown: Mapping[str, str], outside: tuple[int, ...]) -> None:  # fmt: skip
     terminal = context.terminal
     if found is None:
         tried = "the data given" if len(data) == 1 else f"{len(data)} sets of data"
         terminal.result(f"{script}: every pass keeps the results, on {tried}")
         for draw in data if len(data) > 1 else ():
             terminal.note(f"  {told(draw)}")
-        terminal.record({"kind": "bisect", "found": False, "data": [told(draw) for draw in data]})
+        if outside:
+            terminal.result(_own(outside, len(data)))
+        terminal.record({"kind": "bisect", "found": False, "data": [told(draw) for draw in data],
+                         "outside": len(outside)})  # fmt: skip
         return
     difference = text(diff(found.before, found.after)) if found.after is not None else ""
     terminal.result(f"{script}: pass {found.pass_name}: {found.problem}")
@@ -75,7 +79,20 @@ def _report(context: Context, found: Culprit | None, script: str, data: Sequence
     for buffer, name in shown.items():
         if buffer != name and re.search(rf"(?<![\w.]){re.escape(buffer)}(?![\w.])", difference):
             terminal.result(f"`{buffer}` is what the script calls `{name}`")
-    terminal.record(_record(found, difference))
+    if outside:
+        terminal.result(_own(outside, len(data)))
+    terminal.record({**_record(found, difference), "outside": len(outside)})
+
+
+def _own(outside: tuple[int, ...], sets: int) -> str:
+    """What is no pass's doing, and hides what a pass does on such data. `check` runs on the first set alone."""
+    where = "" if sets == 1 else f" on {len(outside)} of the {sets} sets of data"
+    first = 0 in outside
+    if len(outside) > 1:
+        where += ", of which only the first counts" if first else ", which do not count"
+    elif not first:
+        where += ", which does not count"
+    return f"the script's own accesses go outside their arrays{where}: `loopfuse {'check' if first else 'fuzz'}` tells of them"
 
 
 def _record(found: Culprit, difference: str) -> dict[str, Any]:

@@ -61,24 +61,28 @@ def main(argv: list[str], context: Context) -> int:
         check_state(options.state)
     source = _source(parser, options, context)
     figures = load_figures(options.state) if options.state else Figures()
-    examples = options.examples or (None if options.time else EXAMPLES)
+    examples = options.examples or (EXAMPLES if options.time is None else None)
     limits = Limits(examples, options.time, options.failures)
     campaign = Campaign(source, setting, options.seed, limits, options.jobs, figures, device=_device(backend))
     try:
         with context.terminal.progress("fuzz") as progress:
-            campaign.watch = _Watch(options, progress)
+            campaign.watch = watch = _Watch(options, progress)
             campaign.run()
             end = time.monotonic() + SHRINKING_ALL
             found = [_smaller(f, setting, progress, end) for f in campaign.found.values()]
+        for failure in found:
+            _report(failure, setting, options.save, context)
+    except KeyboardInterrupt:
+        watch.keep(campaign)
+        context.terminal.say(_interrupted(campaign, options))
+        raise
     finally:
         if options.state:
             save_figures(options.state, campaign.figures)
-    for failure in found:
-        _report(failure, setting, options.save, context)
     _summary(campaign, options, context)
     if found:
         return FAILED
-    return USER if campaign.done and campaign.done == sum(campaign.idle.values()) else OK
+    return USER if campaign.done == sum(campaign.idle.values()) else OK
 
 
 def _one_task(parser: arguments.Parser, options: argparse.Namespace) -> None:
@@ -178,10 +182,14 @@ class _Watch:
         if self.state is not None and campaign.elapsed - self.saved > SAVING:
             self.saved = campaign.elapsed
             save_figures(self.state, campaign.so_far())
+        self.keep(campaign)
+
+    def keep(self, campaign: Campaign) -> None:
+        """Write the failures that are not yet written, as they were found."""
         if self.folder is not None:
             for key in campaign.found.keys() - self.kept:
-                self.kept.add(key)
                 save(campaign.found[key], self.folder / WHOLE, self.passes)
+                self.kept.add(key)
 
 
 def _smaller(failure: Failure, setting: Setting, progress: Any, end: float) -> Failure:
@@ -267,6 +275,20 @@ def _summary(campaign: Campaign, options: argparse.Namespace, context: Context) 
         "failures": kinds, "idle": dict(campaign.idle), "ran": dict(figures.ran), "coverage": {k: reached(figures.reached, k) for k in KINDS},
         "uncovered": {k: missing(figures.reached, k) for k in KINDS} if options.gen else {},
     })  # fmt: skip
+
+
+def _interrupted(campaign: Campaign, options: argparse.Namespace) -> str:
+    """What was found until the user stopped it, and where it is kept, in one line."""
+    done, found = campaign.done, list(campaign.found.values())
+    what = "program" if options.gen else "set"
+    line = f"{done} {what}{'s' * (done != 1)}{'' if options.gen else ' of data'} done, "
+    line += f"{len(found)} kind{'s' * (len(found) != 1)} of failure" if found else "nothing found"
+    line += f" ({'; '.join(f.title for f in found)})" if found else ""
+    kept = [f"failures in {options.save / WHOLE}"] if found and options.save else []
+    kept += [f"figures in {options.state}"] if options.state else []
+    ways = ["--save DIR keeps failures"] if not options.save else []
+    ways += ["--state FILE keeps the figures"] if not options.state else []
+    return "; ".join([line, *([f"kept: {', '.join(kept)}"] if kept else []), *ways])
 
 
 def _replay(path: Path, setting: Setting, context: Context) -> int:

@@ -124,9 +124,9 @@ class Bounds:
         made.assign(full, 0, made.strides, value, None)
         return made
 
-    def reducer(self, monoid: str, dtype: DType, term: bool) -> Reducer:
+    def reducer(self, monoid: str, dtype: DType, term: bool, square: bool = False) -> Reducer:
         """A monoid for terms of type `dtype`."""
-        return cast(Reducer, reducer(monoid, dtype, term, self._mode, self._short))
+        return cast(Reducer, reducer(monoid, dtype, term, square, self._mode, self._short))
 
 
 def run_bounded(program: Program, inputs: Mapping[str, Array], sizes: Mapping[str, int], *,

@@ -120,8 +120,9 @@ class Domain(Protocol):
     def array(self, value: Value, dtype: DType, shape: tuple[int, ...], batch: tuple[int, ...]) -> Storage:
         """A buffer of `shape + batch` with the elements of a value of that shape."""
 
-    def reducer(self, monoid: str, dtype: DType, term: bool) -> Reducer:
-        """A monoid for terms of type `dtype`; `term`: the terms are products that the monoid's operation takes up."""
+    def reducer(self, monoid: str, dtype: DType, term: bool, square: bool = False) -> Reducer:
+        """A monoid for terms of type `dtype`; `term`: the terms are products that the monoid's operation takes up; `square`:
+        they are squares."""
 
 
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -294,6 +295,6 @@ class Plain:
         made[...] = value
         return PlainStorage(made, len(shape))
 
-    def reducer(self, monoid: str, dtype: DType, term: bool) -> Reducer:
+    def reducer(self, monoid: str, dtype: DType, term: bool, square: bool = False) -> Reducer:
         """A monoid for terms of type `dtype`."""
         return PlainReducer(monoid, dtype)

@@ -17,8 +17,9 @@ from loopfuse.backends.reference.online import compile_online
 from loopfuse.backends.reference.places import Link, levels, only, plan, reads
 from loopfuse.backends.reference.ranges import Range, masked, set_box
 from loopfuse.backends.reference.scope import Entry, Local, Scope, Stored, doubts, linear
+from loopfuse.constants import from_bits
 from loopfuse.diag import CompilerError
-from loopfuse.ir import Affine, Expr, Let, Load, Loop, Op, Stmt, Store
+from loopfuse.ir import Affine, Const, Expr, Let, Load, Loop, Op, Stmt, Store
 from loopfuse.numerics import Array
 from loopfuse.ops import MONOIDS, OPS
 from loopfuse.rewrite import binders, exprs, polys, walk
@@ -111,7 +112,7 @@ def _absorb(stmt: Store, scope: Scope, nest: Nest) -> Code:
     fold, domain = nest.fold(stmt.buffer), scope.shared.domain
     chain = nest.links[fold.home :]
     how = plan(stmt, scope.names, chain)
-    reducer = domain.reducer(fold.acc.monoid, stmt.value.dtype, _is_product(stmt, fold))
+    reducer = domain.reducer(fold.acc.monoid, stmt.value.dtype, _is_product(stmt, fold), _is_square(stmt))
     fold.reducer = reducer
     at = compile_expr(stmt.at, scope) if stmt.at is not None else None
     term = Term(compile_expr(stmt.value, scope), at, reducer)
@@ -153,6 +154,17 @@ def _is_product(stmt: Store, fold: Fold) -> bool:
     while isinstance(value, Op) and OPS[value.op].gives == "explicit" and value.implied:
         value = value.args[0]
     return isinstance(value, Op) and any(op == over for op, _ in OPS[value.op].laws.distributes)
+
+
+def _is_square(stmt: Store) -> bool:
+    """Whether the terms are squares: a product of two equal operands, or a second power."""
+    value = stmt.value
+    if not isinstance(value, Op):
+        return False
+    kind, right = OPS[value.op].arithmetic, value.args[-1]
+    if kind == "power":
+        return isinstance(right, Const) and bool(from_bits(right.bits, right.dtype) == 2)
+    return kind == "product" and value.args[0] == right
 
 
 def _running(made: Absorption, fold: Fold) -> Code:

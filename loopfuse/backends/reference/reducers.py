@@ -26,16 +26,15 @@ Parts = tuple[Array, ...]
 _SHORT_MANTISSA = 2.0**-9
 
 
-def reducer(monoid: str, dtype: DType, term: bool, mode: Numerics, short: bool) -> Any:
+def reducer(monoid: str, dtype: DType, term: bool, square: bool, mode: Numerics, short: bool) -> Any:
     """The reducer of a monoid for terms of a type. `term`: they are products of a contraction, which in f32 may be
-    computed with `short` operands."""
+    computed with `short` operands; `square`: they are squares."""
     row = MONOIDS[monoid]
     if row.positional:
         return Positional(row, dtype)
     if row.rounds(dtype) and traits(row.op).mild:
-        return Additive(
-            row, dtype, term and mode != "strict", _SHORT_MANTISSA if short and term and dtype == F32 else 0.0
-        )
+        shortened = _SHORT_MANTISSA if short and term and dtype == F32 else 0.0
+        return Additive(row, dtype, term and mode != "strict", square and mode != "strict", shortened)
     return Pairwise(row, dtype, mode)
 
 
@@ -80,9 +79,9 @@ class Base:
 class Additive(Base):
     """Sums of floats. Parts: value, shadow, error, doubt, magnitude, count, whether all terms are exact integers."""
 
-    def __init__(self, row: Monoid, dtype: DType, drops: bool, shortened: float) -> None:
+    def __init__(self, row: Monoid, dtype: DType, drops: bool, square: bool, shortened: float) -> None:
         super().__init__(row, dtype)
-        self._drops, self._shortened = drops, shortened
+        self._drops, self._square, self._shortened = drops, square, shortened
         self.identity = (*self.identity, np.zeros(()), np.zeros((), dtype=np.int64), np.ones((), dtype=bool))
 
     def lift(self, value: Tracked, at: Tracked | None) -> Node:
@@ -106,7 +105,8 @@ class Additive(Base):
         value, shadow, error, doubt, size, count, whole = (
             self.identity if node is None else self.combine(self.identity, node)
         )
-        exact = whole & (size <= 2.0**self.terms.mantissa)
+        # Whole numbers add up without rounding, in any order; but squares may be added about another centre than the program's.
+        exact = whole & (size <= 2.0**self.terms.mantissa) & (not self._square)
         rounding = np.maximum(count - 1, 0) * self.terms.unit_roundoff * (size + error)
         error = error + np.where(exact, 0.0, rounding)
         # Some order may overflow on the way although the sum itself does not.
