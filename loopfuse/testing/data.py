@@ -141,14 +141,14 @@ def naming(told: Sequence[float]) -> draws.Maker:
     """Arrays of which some elements are numbers that the script names, their neighbours, and both with the other sign."""
 
     def make(old: Array, stream: np.random.Generator, turn: int) -> Array:
-        if old.dtype.kind == "b":
+        dtype = of_numpy(old.dtype)
+        if dtype is None or dtype.kind == "bool":
             return old
-        if old.dtype.kind == "f" or old.dtype.kind == "V":
+        if dtype.is_float:
             pool = np.asarray([*told, *(-v for v in told)]).astype(old.dtype)
         else:
-            info = np.iinfo(old.dtype)
             near = {int(v) + more for v in told if v == int(v) for more in (-1, 0, 1)}
-            pool = np.asarray(sorted(v for n in near for v in {n, -n} if info.min <= v <= info.max), old.dtype)
+            pool = np.asarray(sorted(v for n in near for v in {n, -n} if dtype.least <= v <= dtype.greatest), old.dtype)
         return np.where(stream.random(old.shape) < 0.25, stream.choice(pool, old.shape), old) if pool.size else old
 
     return make

@@ -84,7 +84,8 @@ def by_warps(whole: Contraction) -> Emitted | Declined:
 
 
 # Bytes that a thread may keep in memory: any other kernel for these operands is many times slower. Operands that pass through
-# registers, element by element and with 64-bit offsets where sizes are open, need more of it or less by the compiler's version.
+# registers, element by element and with 64-bit offsets where sizes are open, need more of it or less by the compiler's version;
+# their limit is reckoned, not measured.
 SPILL, SPILL_BY_ELEMENTS = 64, 640
 
 
