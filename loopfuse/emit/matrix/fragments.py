@@ -123,13 +123,14 @@ class Fragments(Kernel):
     def descriptors(self) -> None:
         """Of each right operand the descriptor, of each left one where a thread reads, in the first stage."""
         w = self.w
-        self.first = []
+        self.first = {}
         lefts = {a for a, _ in self.pairs}
         lane = w.names.fresh("lane")
         w.line(f"const int {lane} = {self.thread} % 4;")
         t = self.thread
         chunk = f"({t} / 32 % 2 * 2 + {t} / 16 % 2 + {t} / 8 % 2 * 4 ^ {lane})"
-        for number, operand in enumerate(self.ring):
+        for number in self.named():
+            operand = self.ring[number]
             at = f"{self.base} + {operand.offset}" if operand.offset else self.base
             name = w.names.fresh("desc" if number not in lefts else "from")
             if number in lefts:
@@ -141,7 +142,7 @@ class Fragments(Kernel):
                 w.line(f"const unsigned char* const {name}_4 = {at} + 4 * {ROW} + ({chunk} ^ 4) * 16;")
             else:
                 w.line(f"const unsigned long long {name} = lf_mma_desc({at}, 16, 1024);")
-            self.first.append(name)
+            self.first[number] = name
         w.names.free(lane)
 
     def load(self, slot: str, to: dict[int, str]) -> None:
@@ -167,7 +168,7 @@ class Fragments(Kernel):
 
     def loop(self, lag: int) -> None:
         """The loop over the stages of a tile: while the products of one go on, the left operands of the next are read."""
-        w, form, whole = self.w, self.form, self.whole
+        w, form = self.w, self.form
         n = w.names.fresh
         step, at, wait = n("step"), n("next"), n("parity")
         lefts = sorted({a for a, _ in self.pairs})
@@ -182,12 +183,13 @@ class Fragments(Kernel):
         with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
             w.line("lf_mma_fence();")
             for kk in range(4):
-                for (a, b), unit in zip(self.pairs, whole.units, strict=True):
+                for run in self.runs:
+                    a, b = self.pairs[run[0]]
                     for m in range(form.blocks):
+                        results, columns = self.results_of(run, m)
                         right = f"{self.first[b]} + {self.slot} * {self.stage >> 4} + {kk * 2}"
                         keep = "true" if kk else f"{step} > 0"
-                        w.line(f"lf_mma_64x{form.columns}_{form.kind}_r0({self.acc[unit.acc.id]}[{m}], {now[a]}[{m}][{kk}], "
-                               f"{right}, {keep});")  # fmt: skip
+                        w.line(f"lf_mma_64x{columns}_{form.kind}_r0({results}, {now[a]}[{m}][{kk}], {right}, {keep});")
             w.line("lf_mma_end();")
             self.lead(lag, step)
             w.line(f"const int {at} = {self.slot} + 1 == {form.stages} ? 0 : {self.slot} + 1;")
@@ -196,7 +198,7 @@ class Fragments(Kernel):
                 w.line(f"lf_bar_wait({self.full} + {at}, {wait});")
                 self.load(at, then)
             w.line("lf_mma_wait<0>();")
-            self.release(f"{self.thread} % 32 == 0", self.slot)
+            w.line(f"if ({self.thread} % 32 == 0) lf_bar_arrive({self.empty} + {self.slot});")
             w.line("#pragma unroll")
             with w.block(f"for (int q = 0; q < {16 * form.blocks}; ++q)"):
                 for k in lefts:

@@ -44,6 +44,7 @@ class Results:
         self.points: list[str] = []
         self.out_maps: list[str] = []
         self.acc: dict[str, str] = {}
+        self.declared: list[str] = []  # the arrays of results
         self.epilogue: Epilogue
 
     # -- what goes through shared memory ------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class Results:
         """The results of a tile, by tiles of 64 x 64 (or of all columns where those are fewer)."""
         w, form, whole = self.w, self.form, self.whole
         n = w.names.fresh
-        if self.sides():
+        if not self.vacate_all() and self.sides():
             w.line(self.sync())
         warp_row, lane_col, own = n("warp.row"), n("lane.col"), n("own")
         start, depth = len(w.lines), w.depth
@@ -154,8 +155,25 @@ class Results:
         }
         ahead = [f"const int {name} = {text};" for name, text in places.items() if used(name, w.lines[start:])]
         w.lines[start:start] = ["  " * depth + text for text in ahead]
-        for name in (*places, *self.acc.values()):
+        for name in (*places, *self.declared):
             w.names.free(name)
+
+    def vacate_all(self) -> bool:
+        """Before the first part of a result: what left through the slots before is over. Whether threads met for that."""
+        if not self.staged or self.inplace:
+            return False
+        self.w.comment("the slots are free once what left through them is over")
+        self.w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
+        self.w.line(self.sync())
+        return True
+
+    def vacate(self, sent: int) -> None:
+        """Before a tile is put into a slot of which another one of the same results left: that has been read. Those after
+        it need not be, so that nobody waits for the one that left last."""
+        slots = self.form.slots
+        if not self.inplace and sent >= slots:
+            self.w.line(f"if ({self.thread} == 0) lf_tile_store_read<{slots - 1}>();")
+            self.w.line(self.sync())
 
     def lane_row(self) -> str:
         """The first row of a thread, of the 64."""
@@ -253,6 +271,8 @@ class Results:
                 name = made[store.buffer] = n(f"{store.buffer}.made")
                 w.line(f"float {name}[32];")
                 epilogue.plain[store.buffer] = f"{name}[4 * {{j}} + {{e}}]"
+        if epilogue.after:
+            self.vacate(sent)
         epilogue.block(Block(row, col, width))
         if self.residual:
             self.taken(k)
@@ -262,10 +282,9 @@ class Results:
             for half in range(halves):
                 place = at if self.inplace else sent % form.slots
                 if halves == 2 or store is not self.staged[0][0] or not self.tight:
+                    self.vacate(sent)
                     self.stage_out(made[store.buffer], place, half if halves == 2 else -1, (warp_row, own), flat)
                 w.line("lf_async_fence();")
-                if not self.inplace:
-                    w.line(f"if ({self.thread} == 0) lf_tile_store_read<{max(0, form.slots - 2)}>();")
                 w.line(self.sync())
                 points = "".join(f", {self.points[x]}" for x in batch)
                 with w.block(f"if ({self.thread} == 0)"):

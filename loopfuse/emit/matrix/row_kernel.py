@@ -22,7 +22,7 @@ from loopfuse.emit.matrix.forms import SLOT, TYPES, Form, Operand, operands, unt
 from loopfuse.emit.matrix.leaves import Flat
 from loopfuse.emit.matrix.results import FIRST_GROUP, followed
 from loopfuse.emit.matrix.row_shape import RowForm, Section, parse_rows
-from loopfuse.emit.matrix.row_tiles import ROWS, clusters, exchanged, layout, sent, shared, tiles
+from loopfuse.emit.matrix.row_tiles import ROWS, clusters, exchanged, layout, sent, shared, sharers, tiles
 from loopfuse.emit.matrix.tiling import of_rows, warpgroups
 from loopfuse.emit.matrix.warpgroup import Kernel
 from loopfuse.emit.rows_join import LEAST_SENT
@@ -149,6 +149,7 @@ class RowKernel(Kernel):
                  ) -> None:  # fmt: skip
         super().__init__(form.whole, form.parts, made, ring, pairs, form.whole.job.name)
         self.rows, self.cluster = form, cluster
+        self.sharers = sharers(made, cluster, [ring[a] for a, _ in pairs])
         self.bars = self.states = self.joined = ""
         self.out: list[tuple[int, Store, Flat]] = []  # by section
         self.incoming: tuple[int, Load, Flat] | None = None
@@ -175,6 +176,28 @@ class RowKernel(Kernel):
                           [s.buffer for _, s, _ in self.out], self.cluster, self.room() * self.cluster,
                           followed_by(self.form.consumers))  # fmt: skip
         return replace(made, folds=tuple(a.id for section in self.rows.sections for a in section.accs))
+
+    # -- left operands that the blocks of a cluster share ---------------------------------------------------------------
+
+    def release(self, slot: str, when: str = "") -> None:
+        """A place of the ring is free once the consumers of all blocks to which parts are copied have read it."""
+        if self.sharers == 1:
+            super().release(slot, when)
+            return
+        self.w.line(
+            f"if ({when}{self.thread} < {self.sharers}) lf_bar_arrive_at({self.empty} + {slot}, {self.thread});"
+        )
+
+    def before_copies(self) -> None:
+        """No block copies to another one before that one's barriers are there."""
+        if self.sharers > 1:
+            self.w.line("lf_cluster_wait();")
+
+    def leave(self) -> None:
+        """No block leaves while another one may still tell it that places are free."""
+        if self.sharers > 1:
+            self.w.line("lf_syncwarp();")
+            self.w.line("lf_cluster_meet();")
 
     # -- what is arranged otherwise -----------------------------------------------------------------------------------
 
@@ -236,7 +259,7 @@ class RowKernel(Kernel):
         each = self.together_in_ring()
         if k % each == each - 1 or k == len(self.pieces()) - 1:
             self.w.line(self.sync())
-            self.release(f"{self.thread} == 0", self.slot)
+            self.release(self.slot)
             self.w.line(f"if (++{self.slot} == {self.form.stages}) {{ {self.slot} = 0; {self.phase} ^= 1; }}")
 
     def beside(self, room: int) -> int:
@@ -253,9 +276,12 @@ class RowKernel(Kernel):
             w.line("lf_bar_ready();")
         return room + count * 16 + count * 2 * exchanged(self.rows, self.cluster)
 
-    def together(self) -> None:
-        """The threads of a cluster meet: none sends anything to another block before that one's barriers are there."""
-        self.w.line("lf_cluster_meet();" if self.cluster > 1 else "lf_sync();")
+    def begin(self, how: str) -> None:
+        """All threads of a cluster come to its barrier: none sends anything to another block before that one's barriers are
+        there. Consumers wait for it where their tiles begin."""
+        if self.cluster > 1:
+            self.w.line("lf_cluster_arrive();")
+        super().begin(how)
 
     def elements(self) -> Epilogue:
         """What writes the elements."""
@@ -271,15 +297,16 @@ class RowKernel(Kernel):
         return tuple(side for side in super().sides() if side not in shared(self.rows))
 
     def before_tiles(self) -> None:
-        """What all tiles of the block share."""
-        if not shared(self.rows):
-            return
+        """What all tiles of the block share; then the blocks of a cluster are there."""
         w, count = self.w, self.form.consumers
-        super().tops()
-        if self.leaves.kept["cols"]:
-            self.epilogue.origin = ("0", self.first_column("(int)blockIdx.x"))
-            self.epilogue.one_sided("(int)threadIdx.x - 128", 128 * count, shared(self.rows))
-            w.line(f"lf_group_sync({ALL}, {128 * count});")
+        if shared(self.rows):
+            super().tops()
+            if self.leaves.kept["cols"]:
+                self.epilogue.origin = ("0", self.first_column("(int)blockIdx.x"))
+                self.epilogue.one_sided("(int)threadIdx.x - 128", 128 * count, shared(self.rows))
+                w.line(f"lf_group_sync({ALL}, {128 * count});")
+        if self.cluster > 1:
+            w.line("lf_cluster_wait();")
 
     def tops(self) -> None:
         """They are there before the first tile, where there is no batch."""
@@ -331,7 +358,7 @@ class RowKernel(Kernel):
         texts = {warp_row: self.lane_row(), lane_col: f"{self.thread} % 4 * 2", matrix: self.matrix_row()}
         ahead = [f"const int {name} = {text};" for name, text in texts.items() if used(name, w.lines[start:])]
         w.lines[start:start] = ["  " * depth + text for text in ahead]
-        for name in (*names, *self.acc.values()):
+        for name in (*names, *self.declared):
             w.names.free(name)
         for name in (*epilogue.values, *self.rows.held):
             w.alias.pop(name, None)
@@ -346,10 +373,7 @@ class RowKernel(Kernel):
             epilogue.states[acc.id] = f"{name}[{{e}} / 2]"
             first = w.identity(acc.monoid, acc.dtype)
             w.line(f"{state_type(acc.monoid, acc.dtype)} {name}[2] = {{{first}, {first}}};")
-        if self.staged and not self.inplace:
-            w.comment("the slots are free once what left through them, or came, is over")
-            w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
-            w.line(self.sync())
+        self.vacate_all()
         self.leaves.body = list(section.stmts)
         read = {name for stmt in section.stmts for name in own(stmt).names.values}
         gone = 0

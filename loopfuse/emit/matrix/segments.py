@@ -135,15 +135,6 @@ class Segments(Kernel):
         """The outputs of all nests."""
         return [s for x in self.segments for s in x.leaves.stores]
 
-    def uneven(self) -> bool:
-        """Whether a tile of any nest leaves by another number of slots than a multiple of those that there are."""
-        found = False
-        for segment in self.segments:
-            self.about(segment)
-            found = super().uneven() or found
-        self.about_all()
-        return found
-
     # -- the kernel ---------------------------------------------------------------------------------------------------
 
     def choose(self) -> None:

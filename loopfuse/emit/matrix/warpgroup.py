@@ -10,14 +10,14 @@ multiplies. PTX ISA, wgmma and cp.async.bulk.tensor.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from loopfuse.emit.base import Emitted
 from loopfuse.emit.code import KernelCode, Launch, Tiling, grid
 from loopfuse.emit.matrix.epilogue import Epilogue, indices
-from loopfuse.emit.matrix.forms import ROW, SLOT, Form, Operand, steps
+from loopfuse.emit.matrix.forms import ROW, SLOT, Form, Operand
 from loopfuse.emit.matrix.leaves import Leaves
-from loopfuse.emit.matrix.places import Places
+from loopfuse.emit.matrix.products import Products
 from loopfuse.emit.matrix.results import FIRST_GROUP, followed
 from loopfuse.emit.matrix.shape import Contraction, Unit
 from loopfuse.emit.matrix.tiling import warpgroups
@@ -25,27 +25,27 @@ from loopfuse.emit.rows_vectors import used
 from loopfuse.ir import Store
 from loopfuse.sizes import Poly
 
-LAG = 2  # stages by which the second of two consumers of a tile starts later, so that one multiplies while one writes
 PRODUCER_REGISTERS = {True: 24, False: 40}  # by whether the consumers need the most there are
 CONSUMER_REGISTERS = {True: 240, False: 232}
 OF_THREE = 160  # registers of each of three consumers
-HALVED = 128  # columns of a product of one of three: a launch of 512 threads has too few registers for more at once
+BEGUN = FIRST_GROUP + 4  # the named barrier of the start
 MANY_RESULTS = 160  # registers of results from which on they do
 SPILL = 128  # bytes that a thread with so many may keep in memory: a smaller tile is slower all the same
 
 
-class Kernel(Places):
+class Kernel(Products):
     """The text of one kernel: the ring and the products; what becomes of results is the base's."""
 
     releases = 1  # arrivals of a consumer at `empty`
     kept_rows = False  # whether results stay in registers for several loops
     through = ""  # how operands come, where not from shared memory
+    sharers = 1  # blocks of which each copies a part of the left operands' tiles, to all of them
     of = ""  # whose tiles they are, where not of one nest
 
     def __init__(self, whole: Contraction, leaves: Leaves, form: Form, ring: list[Operand],
                  pairs: list[tuple[int, int]], name: str) -> None:  # fmt: skip
-        super().__init__(whole, leaves, form)
-        self.ring, self.pairs, self.name = ring, pairs, name
+        super().__init__(whole, leaves, form, ring, pairs)
+        self.name = name
         self.maps: list[str] = []
         self.cluster = form.split
 
@@ -59,11 +59,12 @@ class Kernel(Places):
         apart = [side.batch[k] for k in follows]
         stem = f"{side.buffer.id}.tiles"
         item = side.buffer.dtype.itemsize
+        share = self.sharers if left else 1
         if operand.major == "k":
             return self.map(side.buffer.id, side.start, (inner, across, *outer, *batch),
-                            (side.row, *side.depth[:-1], *apart), (ROW // item, operand.rows), stem)  # fmt: skip
+                            (side.row, *side.depth[:-1], *apart), (ROW // item, operand.rows // share), stem)  # fmt: skip
         return self.map(side.buffer.id, side.start, (across, inner, *outer, *batch),
-                        (side.depth[-1], *side.depth[:-1], *apart), (ROW // item, self.form.depth), stem)  # fmt: skip
+                        (side.depth[-1], *side.depth[:-1], *apart), (ROW // item, self.form.depth // share), stem)  # fmt: skip
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 
@@ -72,7 +73,6 @@ class Kernel(Places):
         w, form, whole = self.w, self.form, self.whole
         self.choose()
         self.fold_parts()
-        self.stage = sum(o.bytes for o in self.ring)
         n = w.names.fresh
         self.all_maps()
         self.full, self.empty = n("full"), n("empty")
@@ -96,21 +96,24 @@ class Kernel(Places):
         w.line(f"const int {self.group} = threadIdx.x / 128;")
         self.tiling()
         with w.block("if (threadIdx.x == 0)"):
-            sharing = (1 if form.pingpong else groups) * self.releases
+            for name in (*self.maps, *([self.in_map] if self.in_map else []), *self.out_maps):
+                w.line(f"lf_tile_prefetch(&{name});")
+            sharing = (1 if form.pingpong else groups) * self.releases * self.sharers
             w.line(f"for (int s = 0; s < {form.stages}; ++s) {{ lf_bar_init({self.full} + s, 1); "
                    f"lf_bar_init({self.empty} + s, {sharing}); }}")  # fmt: skip
             if self.inplace:
                 w.line(f"for (int s = 0; s < {groups * form.slots}; ++s) lf_bar_init({self.come} + s, 1);")
             w.line("lf_bar_ready();")
-        self.together()
         self.results = form.blocks * form.columns // 2 * len(whole.units)
         many = self.results >= MANY_RESULTS
         self.tight = many or form.consumers > 2
         with w.block(f"if ({self.group} == 0)"):
+            self.begin("arrive")
             if form.consumers > 1:
                 w.line(f"lf_registers_down<{PRODUCER_REGISTERS[many or form.consumers > 2]}>();")
             self.producer()
         with w.block("else"):
+            self.begin("sync")
             if form.consumers > 1:
                 w.line(f"lf_registers_up<{OF_THREE if form.consumers > 2 else CONSUMER_REGISTERS[many]}>();")
             room += self.consumer(room)
@@ -143,17 +146,13 @@ class Kernel(Places):
         return warpgroups(self.whole, self.leaves, self.form, self.through, self.results, comes,
                           [s.buffer for s, _ in self.staged])  # fmt: skip
 
-    def release(self, test: str, slot: str) -> None:
-        """Tell the producer that a place of the ring has been read."""
-        self.w.line(f"if ({test}) lf_bar_arrive({self.empty} + {slot});")
-
     def beside(self, room: int) -> int:
         """What else shared memory holds from `room` on; where that ends."""
         return room
 
-    def together(self) -> None:
-        """All threads meet once the barriers are there."""
-        self.w.line("lf_sync();")
+    def begin(self, how: str) -> None:
+        """The consumers wait until the barriers are there (`sync`). The thread that copies made them, and does not (`arrive`)."""
+        self.w.line(f"lf_group_{how}({BEGUN}, {self.form.threads});")
 
     def elements(self) -> Epilogue:
         """What writes the elements of the result."""
@@ -169,9 +168,8 @@ class Kernel(Places):
         """One thread copies the tiles of the operands, as far ahead as the ring goes."""
         w, form = self.w, self.form
         tile, slot, phase, step = (w.names.fresh(x) for x in ("tile", "slot", "phase", "step"))
+        self.before_copies()
         with w.block("if (threadIdx.x == 0)"):
-            for name in self.maps:
-                w.line(f"lf_tile_prefetch(&{name});")
             w.line(f"int {slot} = 0;")
             w.line(f"unsigned int {phase} = 1;")
             with self.each_tile(tile):
@@ -194,8 +192,15 @@ class Kernel(Places):
             w.line("lf_syncwarp();")
             w.line("lf_cluster_meet();")
             w.line("lf_cluster_meet();")
+        self.leave()
         for name in (tile, slot, phase, step):
             w.names.free(name)
+
+    def before_copies(self) -> None:
+        """What the producer waits for before its first copy."""
+
+    def leave(self) -> None:
+        """What threads wait for when they have done all."""
 
     def more(self, slot: str, phase: str) -> None:
         """What comes through the ring after the operands of a tile."""
@@ -221,14 +226,18 @@ class Kernel(Places):
         points = [self.points[k] for k in followed(operand.side.batch)]
         rest = ", ".join(["", *outer, *points]) if outer or points else ""
         rank = 2 + len(outer) + len(points)
-        to = f"{place} + {operand.offset}" if operand.offset else place
-        if operand.major == "k":
-            w.line(f"lf_tile_load{rank}({to}, {tiles}, {bar}, {inner}, {first}{rest});")
-            return
+        share = self.sharers if left else 1
+        load, mine, more = f"lf_tile_load{rank}({{}}, {tiles}, {bar}", "", ""
+        if share > 1:  # a part of it, to all blocks
+            part = (operand.rows if operand.major == "k" else form.depth) // share
+            load, more = f"lf_tile_share{rank}({{}}, {tiles}, {bar}, {(1 << share) - 1}", f" + {self.rank} * {part}"
+            mine = f" + {self.rank} * {part * ROW}"
         panel, width = form.depth * ROW, ROW // operand.side.dtype.itemsize
-        for k in range(operand.rows // width):
-            at = f"{place} + {operand.offset + k * panel}"
-            w.line(f"lf_tile_load{rank}({at}, {tiles}, {bar}, {first} + {width * k}, {inner}{rest});")
+        for k in range(1 if operand.major == "k" else operand.rows // width):
+            offset = operand.offset + k * panel
+            to = load.format(f"{place} + {offset}{mine}" if offset else f"{place}{mine}")
+            at = f"{inner}, {first}{more}" if operand.major == "k" else f"{first} + {width * k}, {inner}{more}"
+            w.line(f"{to}, {at}{rest});")
 
     # -- the consumers ------------------------------------------------------------------------------------------------
 
@@ -272,6 +281,7 @@ class Kernel(Places):
             self.free()
         if self.staged:
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
+        self.leave()
         if not used(self.mine, w.lines[top + 1 :]):  # a single consumer
             del w.lines[top]
         return more
@@ -316,9 +326,6 @@ class Kernel(Places):
                 w.line("lf_tile_store_read<0>();")
                 for k in range(min(form.slots, len(self.pieces()))):
                     self.fetch(k)
-        elif self.uneven():  # else the first slot was left long ago
-            w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
-            w.line(self.sync())
 
     def before_tiles(self) -> None:
         """What consumers do before their first tile."""
@@ -327,126 +334,6 @@ class Kernel(Places):
         """Values that all elements of a tile share."""
         for top in self.whole.tops:
             self.epilogue.let(top)
-
-    def uneven(self) -> bool:
-        """Whether a tile's results leave by another number of slots than a multiple of those that there are."""
-        return len(self.pieces()) * self.sends() % self.form.slots != 0
-
-    def late(self) -> bool:
-        """Whether values of one side are fetched while the first products run: nothing else would hide that where
-        consumers share a tile."""
-        return not self.form.pingpong and self.form.split == 1 and bool(self.known_trips())
-
-    def known_trips(self) -> int:
-        """How many stages a tile takes, where that is known; else 0."""
-        return self.whole.job.target.number(steps(self.whole, self.form)) or 0
-
-    def one_sided(self) -> None:
-        """Values of one side, once nobody reads those of the tile before."""
-        if self.sides():
-            self.w.line(self.sync())
-            self.epilogue.one_sided(self.thread, 128, self.sides())
-
-    def products(self) -> None:
-        """The main loop: the products of a stage, those of the stage before being waited for meanwhile."""
-        w, form, whole = self.w, self.form, self.whole
-        n = w.names.fresh
-        kind = "int" if form.kind == "i8" else "float"
-        self.acc = {u.acc.id: n(f"{u.acc.id}.sums") for u in whole.units}
-        for name in self.acc.values():
-            w.line(f"{kind} {name}[{form.blocks}][{form.columns // 2}];")
-        if form.pingpong:
-            w.line(f"lf_group_sync({FIRST_GROUP + 2} + {self.mine}, 256);")
-        none = self.whole.job.target.number(steps(whole, form)) if form.split == 1 else None
-        # with fewer stages the first could come to the barrier twice before the second
-        lag = LAG if not form.pingpong and form.consumers == 2 and (none or 0) >= form.stages else 0
-        if lag:
-            w.line(f"if ({self.mine} == 1) lf_group_sync({FIRST_GROUP + 2}, 256);")
-        if none is None or none == 0:
-            with ExitStack() as stack:
-                if none is None:
-                    stack.enter_context(w.block(f"if ({self.trips} == 0)"))
-                for name in self.acc.values():
-                    w.line(f"for (int q = 0; q < {form.blocks * form.columns // 2}; ++q) (&{name}[0][0])[q] = 0;")
-        self.loop(lag)
-
-    def lead(self, lag: int, step: str) -> None:
-        """Let the second consumer begin, once the first is `lag` stages ahead."""
-        if lag:
-            self.w.line(f"if ({self.mine} == 0 && {step} == {lag - 1}) lf_group_arrive({FIRST_GROUP + 2}, 256);")
-
-    def loop(self, lag: int) -> None:
-        """The loop over the stages of a tile. `lag`: stages by which the second consumer starts later."""
-        w, form, whole = self.w, self.form, self.whole
-        n = w.names.fresh
-        step, before = n("step"), n("before")
-        w.line(f"int {before} = 0;")
-        w.line("#pragma unroll 1")
-        with w.block(f"for (int {step} = 0; {step} < {self.trips}; ++{step})"):
-            w.line(f"lf_bar_wait({self.full} + {self.slot}, {self.phase});")
-            self.descs = [n("at") for _ in self.ring]
-            for name, first in zip(self.descs, self.first, strict=True):
-                w.line(f"const unsigned long long {name} = {first} + {self.slot} * {self.stage >> 4};")
-            w.line("lf_mma_fence();")
-            for kk in range(4):
-                for pair, unit in zip(self.pairs, whole.units, strict=True):
-                    for m in range(form.blocks):
-                        self.product(pair, f"{self.acc[unit.acc.id]}[{m}]", m, kk, step)
-            w.line("lf_mma_end();")
-            if self.late() and self.sides():
-                with w.block(f"if ({step} == 0)"):
-                    self.one_sided()
-            self.lead(lag, step)
-            w.line("lf_mma_wait<1>();")
-            self.release(f"{step} > 0 && {self.thread} == 0", before)
-            w.line(f"{before} = {self.slot};")
-            w.line(f"if (++{self.slot} == {form.stages}) {{ {self.slot} = 0; {self.phase} ^= 1; }}")
-            for name in self.descs:
-                w.names.free(name)
-        if form.pingpong:
-            w.line(f"lf_group_arrive({FIRST_GROUP + 3} - {self.mine}, 256);")
-        w.line("lf_mma_wait<0>();")
-        self.release(f"{self.trips} > 0 && {self.thread} == 0", before)
-        for name in (step, before):
-            w.names.free(name)
-
-    def product(self, pair: tuple[int, int], results: str, m: int, kk: int, step: str) -> None:
-        """A product of 64 rows, the columns of the tile and 32 bytes of the sum."""
-        form = self.form
-        texts: list[str] = []
-        for number in pair:
-            operand = self.ring[number]
-            offset = kk * (32 if operand.major == "k" else 16 * ROW)
-            if number == pair[0]:
-                offset += m * (64 * ROW if operand.major == "k" else form.depth * ROW)
-            texts.append(f"{self.descs[number]} + {offset >> 4}" if offset else self.descs[number])
-        turn = "".join(str(int(self.ring[number].major == "mn")) for number in pair)
-        keep = "true" if kk else f"{step} > 0"
-        if form.consumers < 3 or form.columns <= HALVED:
-            self.w.line(f"lf_mma_64x{form.columns}_{form.kind}_{turn}({results}, {', '.join(texts)}, {keep});")
-            return
-        kind = "int" if form.kind == "i8" else "float"
-        for first in range(0, form.columns, HALVED):
-            width = min(HALVED, form.columns - first)
-            part = f"*({kind}(*)[{width // 2}])&{results}[{first // 2}]"
-            right = texts[1] + (f" + {first * ROW >> 4}" if first else "")
-            self.w.line(f"lf_mma_64x{width}_{form.kind}_{turn}({part}, {texts[0]}, {right}, {keep});")
-
-    def descriptors(self) -> None:
-        """Of each operand the descriptor of what a consumer takes of it in the first stage."""
-        w, form = self.w, self.form
-        self.first: list[str] = []
-        lefts = {a for a, _ in self.pairs}
-        for number, operand in enumerate(self.ring):
-            panel = form.depth * ROW
-            lead = 16 if operand.major == "k" else panel
-            name = w.names.fresh("desc")
-            at = f"{self.base} + {operand.offset}" if operand.offset else self.base
-            rows = self.inside_row(0)
-            if number in lefts and rows:
-                at += f" + ({rows}) * {ROW}" if operand.major == "k" else f" + ({rows}) / 64 * {panel}"
-            w.line(f"const unsigned long long {name} = lf_mma_desc({at}, {lead}, 1024);")
-            self.first.append(name)
 
 
 def emitted(kernel: Kernel, code: KernelCode) -> Emitted:

@@ -319,23 +319,24 @@ class Kernel(Feed):
             self.w.line(f"{load}({where}, {', '.join(out)});")
 
     def multiply(self, half: int, high: int, wide: int) -> None:
-        """Products of the fragments of one half; rows of them to and fro, so that neighbours share a fragment."""
+        """Products of the fragments of one half: a right fragment stays while the left ones pass it, to and fro. It is the
+        smaller of the two, and yet this order draws less power than the other one."""
         w = self.w
-        m, j, c = w.names.fresh("m"), w.names.fresh("j"), w.names.fresh("c")
+        m, j, r = w.names.fresh("m"), w.names.fresh("j"), w.names.fresh("r")
         w.line("#pragma unroll")
-        with w.block(f"for (int {m} = 0; {m} < {high}; ++{m})"):
+        with w.block(f"for (int {j} = 0; {j} < {wide}; ++{j})"):
             w.line("#pragma unroll")
-            with w.block(f"for (int {j} = 0; {j} < {wide}; ++{j})"):
-                w.line(f"const int {c} = {m} % 2 ? {wide - 1} - {j} : {j};")
+            with w.block(f"for (int {m} = 0; {m} < {high}; ++{m})"):
+                w.line(f"const int {r} = {j} % 2 ? {high - 1} - {m} : {m};")
                 for (a, b), name in zip(self.pairs, self.acc.values(), strict=True):
-                    left, right = f"{self.fragments[a]}[{half}][{m}]", f"{self.fragments[b]}[{half}][{c}]"
+                    left, right = f"{self.fragments[a]}[{half}][{r}]", f"{self.fragments[b]}[{half}][{j}]"
                     if self.kind == "f64" and not tall(self.whole.job.target.device.arch):
                         for h in range(2):
-                            pair = f"{name}[{m}][{c}][{2 * h}], {name}[{m}][{c}][{2 * h + 1}]"
+                            pair = f"{name}[{r}][{j}][{2 * h}], {name}[{r}][{j}][{2 * h + 1}]"
                             w.line(f"lf_mma_8x8_f64({pair}, {left}[{h}], {right});")
                         continue
-                    w.line(f"lf_mma_16x8_{self.kind}({name}[{m}][{c}], {left}, {right});")
-        for text in (m, j, c):
+                    w.line(f"lf_mma_16x8_{self.kind}({name}[{r}][{j}], {left}, {right});")
+        for text in (m, j, r):
             w.names.free(text)
 
     def partial(self, split: Split) -> None:
