@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -149,6 +150,29 @@ def test_tiles(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> No
 def test_tiles_of_folds(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, choice)
     judged(*SCRIPTS[name])
+
+
+K_MAJOR = "input a: {0}[M, K]\ninput b: {0}[N, K]\ninput c: {0}[N, K]\ninput d: {0}[N, K]\n"
+SEVERAL: dict[str, tuple[str, dict[Choice, str]]] = {  # of tiles, the instructions for 32 bytes of the sum
+    "halves": (SCRIPTS["halves"][0], {Choice(128, 128, False, 2): "256", Choice(64, 64, False, 3): "128", Choice(64, 40, False, 2): "40 40",
+                                      Choice(128, 64, True, 4): "64 64 64 64"}),
+    "three": (K_MAJOR.format("bf16") + "output o = (a @ b.T) * (a @ c.T) - a @ d.T\n",
+              {Choice(128, 128, False, 2): "256 128", Choice(64, 40, False, 2): "120"}),
+    "three of i8": (K_MAJOR.format("i8") + "output o[i, j] = sum(i32(a[i, k]) * i32(b[j, k]) for k) * 2 - "
+                    "sum(i32(a[i, k]) * i32(c[j, k]) for k) + sum(i32(a[i, k]) * i32(d[j, k]) for k) * 3\n",
+                    {Choice(64, 40, False, 2): "80 40", Choice(64, 64, False, 3): "192"}),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize(("name", "choice"), [(n, c) for n, (_, found) in SEVERAL.items() for c in found], ids=str)
+def test_products_side_by_side(name: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of the same rows are one instruction where their right operands follow each other."""
+    only(monkeypatch, choice)
+    text, found = SEVERAL[name]
+    code = judged(text, {"M": 130, "N": 136, "K": 176})
+    per_stage = re.findall(r"lf_mma_64x(\d+)_", code.kernels[0].text)
+    assert per_stage == found[choice].split() * 4
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")

@@ -10,7 +10,11 @@ from loopfuse.spelling import Spelling
 from .planting import Edit, Mutant, Value
 
 WHERE = "emitter"
-WARPGROUP, RESULTS = "emit.matrix.warpgroup:Kernel", "emit.matrix.results:Results"
+WARPGROUP, PRODUCTS, RESULTS = (
+    "emit.matrix.warpgroup:Kernel",
+    "emit.matrix.products:Products",
+    "emit.matrix.results:Results",
+)
 JOINS, TILE = "emit.rows_join:Joins", "emit.maps_tile:Tile"
 WARPS, THREADS = "emit.matrix.warps:Kernel", "emit.matrix.threads:Kernel"
 
@@ -102,13 +106,18 @@ EMITTERS: tuple[Mutant, ...] = (
     _edit("parts-added-short", "the last part of a cut sum is not added", "emit.matrix.split:Split.finish", "{p} < {self.parts}; ++{p}", "{p} < {self.parts - 1}; ++{p}"),
     # products by warpgroups
     _edit("ring-phase", "the producer waits for places that nobody has filled yet", f"{WARPGROUP}.producer", "unsigned int {phase} = 1;", "unsigned int {phase} = 0;"),
-    _edit("place-released-early", "a place of the ring is released while it is multiplied", f"{WARPGROUP}.loop",
-          'self.release(f"{step} > 0 && {self.thread} == 0", before)', 'self.release(f"{self.thread} == 0", self.slot)'),
+    _edit("place-released-early", "a place of the ring is released while it is multiplied", f"{PRODUCTS}.loop",
+          'self.release(before, f"{step} > 0 && ")', "self.release(self.slot)"),
+    _edit("shared-place-released-at-home", "a place that other blocks copy to is released to this block alone", "emit.matrix.row_kernel:RowKernel.release",
+          "lf_bar_arrive_at({self.empty} + {slot}, {self.thread})", "lf_bar_arrive_at({self.empty} + {slot}, {self.rank})"),
+    _edit("run-turned-round", "products of one instruction change places", f"{PRODUCTS}.products",
+          'f"{name}[{k}]" for k', 'f"{name}[{len(ids) - 1 - k}]" for k'),
+    _edit("slot-taken-early", "results take a slot that others still leave", f"{RESULTS}.vacate", "sent >= slots", "sent > slots"),
     _edit("tile-coordinate-off", "the second panel of an operand comes from one panel further", f"{WARPGROUP}.copy",
           "{first} + {width * k}", "{first} + {width * (k + (k > 0))}"),
     _edit("sum-along-the-wrong-depth", "a stage of the sum is copied from the stage after it", f"{WARPGROUP}.copy",
           'inner = f"{step} * {form.depth}"', 'inner = f"({step} + 1) * {form.depth}"'),
-    _edit("products-not-waited-for", "results are read before the products are done", f"{WARPGROUP}.loop", 'w.line("lf_mma_wait<0>();")', "pass"),
+    _edit("products-not-waited-for", "results are read before the products are done", f"{PRODUCTS}.loop", 'w.line("lf_mma_wait<0>();")', "pass"),
     _edit("epilogue-column-off", "the second half of a tile goes eight columns too far", f"{RESULTS}.corner", "c + half * 32", "c + half * 40"),
     _edit("residual-slot-reused-early", "a residual comes into a slot that results still leave", f"{RESULTS}.refill",
           'self.w.line("lf_tile_store_read<0>();")', "pass"),

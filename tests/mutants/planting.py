@@ -120,7 +120,7 @@ def _ruled(change: Rule, reached: list[str]) -> Any:
         reached.append(change.file)
         return rules
 
-    module.specs = specs  # type: ignore[assignment]
+    module.specs = specs
     return lambda: setattr(module, "specs", old)
 
 

@@ -30,8 +30,8 @@ UNITS = {
     "schedule": ("test_schedule.py", "test_emit_wide.py", "test_emitted_structure.py", "test_cuda_runtime.py"),
     "emitter": ("test_barriers.py", "test_emit_wide.py", "test_cuda_tilemaps.py", "test_device_ops.py", "test_cuda_compile.py"),
     "dead code": ("passes/dce/test_dce.py",),
-    "runtime": ("test_cuda_cache.py", "test_cuda_runtime.py", "test_cuda_arrays.py", "test_api.py", "test_bind.py", "test_lock.py",
-                "test_cuda_tilemaps.py", "test_files.py"),
+    "runtime": ("test_cuda_cache.py", "test_cuda_runtime.py", "test_cuda_bound.py", "test_cuda_arrays.py", "test_api.py", "test_bind.py",
+                "test_lock.py", "test_cuda_tilemaps.py", "test_files.py", "test_files_lie.py"),
 }  # fmt: skip
 
 
