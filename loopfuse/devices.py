@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from loopfuse.diag import UserError, error
 
@@ -112,4 +113,5 @@ def device(name: str, measured: Mapping[str, float] | None = None) -> Device:
     for key in measured or {}:
         if key not in known:
             raise UserError(error("LF0820", f"a device has no `{key}`; it has {', '.join(sorted(known))}"))
-    return replace(found, **dict(measured or {})) if measured else found  # type: ignore[arg-type]
+    changed: dict[str, Any] = dict(measured or {})  # counts among them, which are integers
+    return replace(found, **changed) if changed else found

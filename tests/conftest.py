@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
+from cli_shell import Shell
 from hypothesis import settings
 
 from loopfuse.cuda import engine
@@ -25,6 +29,8 @@ SAMPLED = {
     "test_lock::test_a_tile_that_is_asked_for": 4,
     "test_polybench::test_kernel_after_all_passes": 9, "test_polybench::test_what_is_sequential_stays_in_order": 4,
     "test_programs::test_after_every_pass": 4, "test_signals::test_as_written": 3, "test_networks::test_formulas": 4,
+    "test_explain::test_launches_are_those_of_the_emitted_kernels": 3, "test_explain::test_every_faster_path_has_a_reason": 5,
+    "test_explain::test_nothing_to_do": 5,
 }  # fmt: skip
 FEW_CASES = 3  # of a test that are all of `make test`
 
@@ -53,6 +59,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def bless(request: pytest.FixtureRequest) -> bool:
     """Whether expectations are to be rewritten."""
     return bool(request.config.getoption("--bless"))
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+          tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Shell:  # fmt: skip
+    """Command lines in a folder of their own; many files have one with a script in it. What was compiled before on this
+    machine is not there, for `explain` would tell of it; the tests of a file share what they compile."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOOPFUSE_CACHE_DIR", str(tmp_path_factory.getbasetemp() / f"cache-{request.module.__name__}"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # reproducers of bugs go there
+    return Shell(tmp_path, capsys)
 
 
 @pytest.fixture(autouse=True)

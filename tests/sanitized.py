@@ -79,7 +79,7 @@ if os.environ.get("LF_PRESET"):
 
     def _new_lane(self: program.Lane, *args: Any) -> None:
         _lane(self, *args)
-        self.commands = Preset(self.commands, self)  # type: ignore[assignment]
+        self.commands = Preset(self.commands, self)
 
     def _new_bound(self: bound.Bound, of: Any, lane: program.Lane, prepared: Any, *args: Any) -> None:
         _bound(self, of, lane, prepared, *args)

@@ -140,13 +140,11 @@ def beyond(source: str, kernel: KernelCode) -> list[str]:
     sites, has = calls(body), needed(source, kernel.name)
     shared = kernel.cluster > 1 and kernel.tiling is not None and kernel.tiling.split > 1
     # What threads wrote is made visible to the copy out; of a shared sum the parts are written, met for, read, met for, by
-    # those that copy as by those that multiply. Other clusters meet once, before the first barrier in another block is used;
-    # where blocks copy for each other, those that copy and those that multiply wait for that, and for the end of all.
+    # those that copy as by those that multiply. Other clusters meet once, before the first barrier in another block is used.
     copies = sum(count for name, count in sites.items() if name.startswith("lf_tile_store") and name[-1].isdigit())
-    shares = any(name.startswith("lf_tile_share") for name in sites)
-    meetings, releases = 4 if shared or shares else int(kernel.cluster > 1), int(shared)
+    meetings, releases = (4, 1) if shared else (0, 0)
     most = {"MEMBAR.ALL.CTA": copies + releases, "MEMBAR.ALL.GPU": releases, "MEMBAR.SC.GPU": 0, "ERRBAR": releases,
-            "CCTL.IVALL": meetings}  # fmt: skip
+            "CCTL.IVALL": meetings or int(kernel.cluster > 1)}  # fmt: skip
     return [f"{has[op]} {op} in the text, and its skeleton needs {n}" for op, n in most.items() if has[op] > n]
 
 

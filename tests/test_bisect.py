@@ -135,7 +135,7 @@ def test_a_fold_at_another_width() -> None:
 
     def lonely(node: Stmt) -> Stmt | None:
         new = wide(node.value) if isinstance(node, Store) else None
-        return replace(node, value=new) if new is not None else None  # type: ignore[type-var]
+        return replace(node, value=new) if new is not None else None
 
     culprit = bisect(lowered(program), Bound({}, {}), (stepping("fold", stmt=lonely),))
     assert culprit is not None

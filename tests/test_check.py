@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_cli_passes import Shell
+from cli_shell import Shell
 
 import loopfuse as lf
 from loopfuse.ir import Program
@@ -24,11 +23,9 @@ CLASH = "input x: f32[N]\nlet t = sum(x[k] for k)\noutput k = x * 0\noutput q = 
 
 
 @pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    made = Shell(tmp_path, capsys)
-    made.write("s.lf", CLASH)
-    return made
+def shell(shell: Shell) -> Shell:
+    shell.write("s.lf", CLASH)
+    return shell
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import emulated_engine
 import ml_dtypes
 import numpy as np
 import pytest
+from cli_shell import Shell
 from emulated_engine import EmulatedEngine
 from emulator import available
-from test_cli_passes import Shell
 from test_cli_passes import shell as shell_fixture
 
 from loopfuse import driver

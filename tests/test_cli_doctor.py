@@ -9,8 +9,8 @@ from typing import Any
 
 import emulated_engine
 import pytest
+from cli_shell import Shell
 from emulated_engine import EmulatedEngine
-from test_cli_passes import Shell
 from test_cli_passes import shell as shell_fixture
 
 from loopfuse.cli import examining

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from test_cli_passes import Shell, shell
+from cli_shell import Shell
+from test_cli_passes import shell
 
 from loopfuse.cuda import sass, toolchain
 from loopfuse.devices import H200, PRESETS

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from cli_shell import Shell
 
 from loopfuse import passes
-from loopfuse.cli import main, screen
+from loopfuse.cli import screen
 from loopfuse.decisions import Cause, Decision
 from loopfuse.diag import UserError
 from loopfuse.ir import Loop, Program
@@ -34,38 +31,10 @@ output p
 NONE = ("--passes", "none")
 
 
-class Shell:
-    """Runs commands in a folder of their own and keeps what they print."""
-
-    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
-        self.folder, self.capture = folder, capture
-        self.out = self.err = ""
-
-    def __call__(self, *words: str) -> int:
-        try:
-            code = main(words)
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else -1
-        self.out, self.err = self.capture.readouterr()
-        assert "Traceback" not in self.err
-        return code
-
-    def write(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text, encoding="utf-8")
-
-    def records(self, kind: str) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in self.out.splitlines()]
-        assert all(record["schema"] == 1 for record in found)
-        return [record for record in found if record["kind"] == kind]
-
-
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    made = Shell(tmp_path, capsys)
-    made.write("s.lf", SOFTMAX)
-    return made
+def shell(shell: Shell) -> Shell:
+    shell.write("s.lf", SOFTMAX)
+    return shell
 
 
 def join(program: Program, options: Options) -> Outcome:

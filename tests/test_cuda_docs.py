@@ -40,6 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the examples, in which the page runs."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOOPFUSE_CACHE_DIR", str(tmp_path / "cache"))
     before = passes.pipeline()
     yield tmp_path
     assert passes.pipeline() == before

@@ -1,26 +1,41 @@
-"""The runtime without a GPU: packing, arguments, lanes, graphs, arrays of other libraries, what is freed when."""
+"""The runtime without a GPU: packing, arguments, calls, lanes, arrays of other libraries; bound calls are test_cuda_bound."""
 
 from __future__ import annotations
 
 import gc
 import threading
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_gpu import FakeDriver, Interface, cells, floats
+from fake_programs import (
+    BUFFERS,
+    KERNELS,
+    ONE_FLOAT,
+    N,
+    T,
+    call,
+    device,
+    driver,
+    expected,
+    kernels,
+    loaded,
+    two_steps,
+    vector,
+    zero_code,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loopfuse.cuda.arena import ALIGNMENT, Interval, aligned, arena, pack
 from loopfuse.cuda.arrays import DeviceArray, to_device
-from loopfuse.cuda.bound import Bound, bind
+from loopfuse.cuda.bound import bind
 from loopfuse.cuda.context import Device
 from loopfuse.cuda.launch import MOST_LAUNCHES, Set, Slots, Start, Value, make_plan, scalar_bits, wrapped
-from loopfuse.cuda.program import Loaded, Results
-from loopfuse.diag import CompilerError, LoopfuseError, MachineError, UserError
+from loopfuse.cuda.program import Results
+from loopfuse.diag import CompilerError, LoopfuseError, UserError
 from loopfuse.dtypes import BF16, BOOL, F16, F32, F64, I32
 from loopfuse.emit.code import (
     FAULTS,
@@ -29,11 +44,9 @@ from loopfuse.emit.code import (
     Code,
     Fault,
     Fill,
-    KernelCode,
     Launch,
     Memory,
     Number,
-    Param,
     Pointer,
     Repeat,
     grid,
@@ -41,75 +54,7 @@ from loopfuse.emit.code import (
 from loopfuse.ir import Buffer
 from loopfuse.sizes import Poly
 
-N, T = Poly.of("N"), Poly.of("T")
-
-
-class Cubin:
-    """A binary of the fake compiler."""
-
-    def __init__(self, cubin: bytes) -> None:
-        self.cubin = cubin
-
-
-# -- programs by hand: z = s * x + y, twice, through a temporary -------------------------------------------------------
-
-
-def axpy(_: Any, to: int, x: int, y: int, n: int, scale: int) -> None:
-    factor = np.asarray([scale], np.uint64).view(np.float32)[0]
-    cells(to, n, np.float32)[:] = factor * cells(x, n, np.float32) + cells(y, n, np.float32)
-
-
-def count_up(_: Any, to: int, n: int) -> None:
-    """Adds one, and needs the counter behind to be zero before and leaves it zero."""
-    data = cells(to, n, np.float32)
-    data += 1
-
-
-def fail_zero(_: Any, scratch: int, to: int) -> None:
-    """Gives what the zeroed memory holds, and leaves it zero."""
-    cells(to, 1, np.float32)[:] = cells(scratch, 1, np.uint32)[0]
-
-
-def faulty(_: Any, counters: int, to: int, n: int) -> None:
-    cells(counters, 2, np.uint32)[:] += np.asarray([1, 3], np.uint32)
-    cells(to, n, np.float32)[:] = 5
-
-
-KERNELS = {"axpy": axpy, "count_up": count_up, "fail_zero": fail_zero, "faulty": faulty}
-
-
-def kernels(*names: str, **changes: Any) -> tuple[KernelCode, ...]:
-    return tuple(KernelCode(name, f"// {name}", 256, **changes) for name in names)
-
-
-def two_steps() -> Code:
-    first = Launch("axpy", grid(N), (Pointer("t"), Pointer("x"), Pointer("y"), Number(N, 32), Param("s", F32)))
-    second = Launch("axpy", grid(N), (Pointer("z"), Pointer("t"), Pointer("y"), Number(N, 32), Param("s", F32)))
-    return Code(
-        "twice", "", kernels("axpy"), (first, second), (Memory("t", N * 4),), ("x", "y"), ("s",), ("z",), ("N",)
-    )
-
-
-def vector(id: str, dtype: Any = F32) -> Buffer:
-    return Buffer(id, dtype, (N,))
-
-
-BUFFERS = (vector("x"), vector("y"), vector("z"))
-
-
-@pytest.fixture
-def driver() -> FakeDriver:
-    return FakeDriver(KERNELS)
-
-
-@pytest.fixture
-def device(driver: FakeDriver) -> Device:
-    return Device(driver)
-
-
-def loaded(device: Device, code: Code | None = None, buffers: tuple[Buffer, ...] = BUFFERS) -> Loaded:
-    code = code or two_steps()
-    return Loaded(device, code, [Cubin(k.text.encode()) for k in code.kernels], buffers)
+__all__ = ["device", "driver"]
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -261,10 +206,6 @@ def test_blocks_come_in_whole_clusters() -> None:
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
-def expected(x: Any, y: Any, s: float) -> Any:
-    return np.float32(s) * (np.float32(s) * x + y) + y
-
-
 def test_numpy_goes_in_and_comes_out(device: Device, driver: FakeDriver) -> None:
     program = loaded(device)
     x, y = floats(5), floats(5, 2)
@@ -297,10 +238,6 @@ def test_empty_arrays_launch_nothing(device: Device, driver: FakeDriver) -> None
     found = loaded(device).call({"x": floats(0), "y": floats(0)}, {"s": 1.0}, {"N": 0}, to_host=True)
     assert found["z"].shape == (0,)
     assert driver.names("launch") == []
-
-
-def call(program: Loaded, x: Any, y: Any, z: Any = None) -> Results:
-    return program.call({"x": x, "y": y}, {"s": 1.0}, {"N": 6}, out=None if z is None else {"z": z}, to_host=z is None)
 
 
 def test_other_libraries_are_waited_for(device: Device, driver: FakeDriver) -> None:
@@ -368,14 +305,6 @@ def test_arrays_of_another_gpu_are_refused(device: Device) -> None:
     other = Device(FakeDriver(KERNELS, ordinal=1))
     with pytest.raises(UserError, match="GPU 1"):
         call(loaded(device), to_device(other, floats(6)), floats(6))
-
-
-def zero_code() -> Code:
-    steps = (Launch("fail_zero", grid(1), (Pointer("c"), Pointer("z"))),)
-    return Code("zero", "", kernels("fail_zero"), steps, (Memory("c", Poly.of(4), zeroed=True),), (), (), ("z",))
-
-
-ONE_FLOAT = (Buffer("z", F32, (ONE,)),)
 
 
 def test_zeroed_memory_is_set_once_and_again_after_a_failure(device: Device, driver: FakeDriver) -> None:
@@ -452,142 +381,3 @@ def test_threads_share_a_program(device: Device) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-# -- bound calls -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["graph", "direct"])
-def test_a_bound_call_is_replayed_on_other_arrays(device: Device, driver: FakeDriver, how: Any) -> None:
-    program = loaded(device)
-    x, y = floats(6), floats(6, 3)
-    bound = bind(program, {"x": x, "y": y}, {"s": 2.0}, {"N": 6}, how=how)
-    assert isinstance(bound, Bound) and bound.kind == how
-    z = bound.outputs["z"]
-    assert bound()["z"] is z
-    np.testing.assert_array_equal(z.numpy(), expected(x, y, 2))
-    driver.log.clear()
-    bound.rebind(x=y)
-    assert driver.names("set") == ([0] if how == "graph" else [])  # the second launch does not read x
-    np.testing.assert_array_equal(bound()["z"].numpy(), expected(y, y, 2))
-    bound.rebind(params={"s": 1.0})
-    np.testing.assert_array_equal(bound()["z"].numpy(), expected(y, y, 1))
-    other = to_device(device, floats(6))
-    assert bound.rebind(out={"z": other})["z"] is other
-    bound()
-    np.testing.assert_array_equal(other.numpy(), expected(y, y, 1))
-    with pytest.raises(UserError, match="overlaps"):
-        bound.rebind(x=other)
-    with pytest.raises(CompilerError):
-        bound.rebind(q=x)
-    np.testing.assert_array_equal(bound()["z"].numpy(), expected(y, y, 1))
-
-
-def test_one_launch_is_made_directly(device: Device) -> None:
-    program = loaded(device, zero_code(), ONE_FLOAT)
-    bound = bind(program, {})
-    assert bound.kind == "direct"
-    assert bound()["z"].numpy() == 0
-
-
-def test_very_many_launches_go_in_portions(device: Device, driver: FakeDriver) -> None:
-    body = (Launch("count_up", grid(1), (Pointer("z"), Number(ONE, 32))),)
-    code = Code("r", "", kernels("count_up"), (Fill("z"), Repeat("i", ZERO, T, ONE, body)), (), (), (), ("z",), ("T",))
-    program = loaded(device, code, ONE_FLOAT)
-    times = MOST_LAUNCHES + 5
-    bound = bind(program, {}, sizes={"T": times})
-    assert bound.kind == "portions"
-    assert bound()["z"].numpy() == times
-    driver.log.clear()
-    assert bind(program, {}, sizes={"T": 7})()["z"].numpy() == 7
-    assert len(driver.names("launch")) == 7
-
-
-def test_a_failure_of_a_replay_cleans_up(device: Device, driver: FakeDriver) -> None:
-    bound = bind(loaded(device, zero_code(), ONE_FLOAT), {}, how="graph")
-    bound()
-    driver.fail["launch"] = "CUDA_ERROR_INVALID_VALUE"
-    with pytest.raises(CompilerError):
-        bound()
-    assert bound()["z"].numpy() == 0
-    assert len(driver.names("fill")) == 2
-
-
-def test_outputs_on_the_host_cannot_be_bound(device: Device) -> None:
-    with pytest.raises(UserError, match="on the device"):
-        bind(loaded(device), {"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6}, out={"z": floats(6)})
-
-
-def test_closing_releases_modules_graphs_and_memory(device: Device, driver: FakeDriver) -> None:
-    program = loaded(device)
-    bound = bind(program, {"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6}, how="graph")
-    bound()
-    program.close()
-    assert not driver.modules and not driver.graphs
-    for use in (bound, partial(call, program, floats(6), floats(6))):
-        with pytest.raises(MachineError, match="closed"):
-            use()
-    del use
-    del bound, program
-    gc.collect()
-    device.trim()
-    assert driver.used == 0
-
-
-def test_dropping_a_program_is_closing_it(device: Device, driver: FakeDriver) -> None:
-    call(loaded(device), floats(6), floats(6))
-    gc.collect()
-    device.trim()
-    assert not driver.modules
-    assert driver.used == 0
-
-
-def test_a_failed_load_leaves_nothing(device: Device, driver: FakeDriver) -> None:
-    driver.fail["function"] = "CUDA_ERROR_NOT_FOUND"
-    with pytest.raises(CompilerError, match="loading `twice`"):
-        loaded(device)
-    assert not driver.modules
-
-
-# -- the device --------------------------------------------------------------------------------------------------------
-
-
-def test_a_lost_context_ends_the_use_of_the_device(device: Device, driver: FakeDriver) -> None:
-    program = loaded(device)
-    driver.fail["launch"] = "CUDA_ERROR_ILLEGAL_ADDRESS"
-    with pytest.raises(CompilerError, match="`twice` stopped with CUDA_ERROR_ILLEGAL_ADDRESS"):
-        call(program, floats(6), floats(6))
-    with pytest.raises(MachineError, match="start the process anew"):
-        call(program, floats(6), floats(6))
-    program.close()
-    device.close()
-
-
-def test_after_a_fork_nothing_reaches_the_driver(device: Device) -> None:
-    program = loaded(device)
-    z = program.call({"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6})["z"]
-    bound = bind(program, {"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6}, how="graph")
-    device.end(MachineError("spawn"))
-    for use in (z.numpy, bound, partial(call, program, floats(6), floats(6)), device.trim):
-        with pytest.raises(LoopfuseError):
-            use()
-    del use
-    del z, bound, program
-    gc.collect()  # the fake fails on whatever reaches it
-
-
-def test_closing_a_device_closes_its_programs(device: Device, driver: FakeDriver) -> None:
-    program = loaded(device)
-    kept = program.call({"x": floats(6), "y": floats(6)}, {"s": 1.0}, {"N": 6})["z"]
-    device.close()
-    assert program.closed and not driver.modules and driver.used == 0
-    with pytest.raises(MachineError):
-        kept.numpy()
-    device.close()
-
-
-def test_a_device_describes_itself(device: Device) -> None:
-    found = device.describe({"bandwidth": 4.2e12})
-    assert (found.name, found.bandwidth, found.units, found.arch) == ("H200", 4.2e12, 132, "sm_90a")
-    other = Device(FakeDriver(name="NVIDIA Something New")).describe()
-    assert other.bandwidth == pytest.approx(0.85 * 2 * 3.201e9 * 6144 / 8)

@@ -20,6 +20,7 @@ from loopfuse.emit.contractions import Choice
 from loopfuse.emit.program import emit
 from loopfuse.schedule.plan import Plan
 from loopfuse.views import tilings
+from loopfuse.views.launches import launches
 
 HEAD = "input x: bf16[M, K]\ninput wq: bf16[K, N]\ninput wk: bf16[K, G]\ninput wv: bf16[K, G]\n"
 BIASES = "input bq: bf16[N]\ninput bk: bf16[G]\ninput bv: bf16[G]\n"
@@ -121,7 +122,7 @@ def test_one_launch_has_the_waves_of_all() -> None:
     (kernel,) = (code := emit(found.program, wide("MNGK"))).kernels
     (tiling,) = tilings.found(code, "k1")
     assert sorted(tiling.nests) == [256, 256, 1024] and (tiling.tiles, tiling.waves) == (1536, 12)
-    text = "\n".join(tilings.lines(code, "k1", H200))
+    text = "\n".join(tilings.lines(code, "k1", H200, launches(code, {})["k1"]))
     assert "12, the last one 64% full (1536 tiles, 132 at once, of 3 products in turn: " in text
     assert kernel.text.count("#pragma unroll 1") == 2, "the producer's loop and the main loop are there once"
     assert kernel.text.count("lf_mma_wait<1>") == 1

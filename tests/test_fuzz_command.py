@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from test_cli_passes import Shell
+from cli_shell import Shell
 
 from loopfuse import driver
 from loopfuse.cli import bench
 from loopfuse.testing import campaign, trial
 from loopfuse.testing.campaign import Batch, Campaign, Limits, Source
 from loopfuse.testing.limit import TimeUp, until
+from loopfuse.testing.reduce import Reducer
 from loopfuse.testing.trial import Outcome, Setting
 from loopfuse.testing.workers import Workers
 
@@ -23,11 +26,9 @@ PLAIN = "input x: f32[N]\noutput y = x + 1\n"
 
 
 @pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    made = Shell(tmp_path, capsys)
-    made.write("a.lf", PLAIN)
-    return made
+def shell(shell: Shell) -> Shell:
+    shell.write("a.lf", PLAIN)
+    return shell
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -170,6 +171,116 @@ def test_nothing_done_is_no_success(shell: Shell) -> None:
         assert "not one was done in this time: give a longer --time" in shell.out
 
 
+# -- several failures -------------------------------------------------------------------------------------------------
+
+THREE = "input x: f32[N] where 0 <= x <= 1\noutput y = x\ncheck all(y < 0)\ncheck all(y > 1)\n" \
+        "check all(x == x)\ncheck sum(y) < 0, \"no sum is negative\"\n"  # fmt: skip
+CHECKS = ("all(y < 0)", "all(y > 1)", "sum(y) < 0")
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 9])
+def test_a_check_that_always_fails_hides_no_other(shell: Shell, most: int) -> None:
+    shell.write("three.lf", THREE)
+    assert shell("fuzz", "three.lf", "--failures", str(most), "--examples", "12", "--save", "found") == 3
+    count = min(most, len(CHECKS))
+    assert [text in shell.out for text in CHECKS] == [k < count for k in range(3)]
+    assert (
+        shell.out.count("found: check failed") == count and f"{count} kind{'s' * (count > 1)} of failure" in shell.out
+    )
+    assert len(list(Path("found").glob("*.json"))) == len(list(Path("found", "whole").glob("*.json"))) == count
+
+
+def test_what_is_replayed_is_what_was_saved(shell: Shell) -> None:
+    """As it was found, with checks before it that fail too; and made small, without them."""
+    shell.write("three.lf", THREE)
+    assert shell("fuzz", "three.lf", "--failures", "3", "--examples", "12", "--save", "found") == 3
+    for folder in (Path("found"), Path("found", "whole")):
+        told = set()
+        for path in folder.glob("*.json"):
+            about = json.loads(path.read_text())["about"]
+            assert shell("fuzz", "--replay", str(path)) == 3
+            assert about.removeprefix("check ").partition(",")[0] in shell.out
+            told.add(about)
+        assert len(told) == 3
+
+
+def test_the_same_subscripts_elsewhere_are_another_access() -> None:
+    text = "input x: f32[N]\ninput i: i32[M]\ninput k: i32[M]\noutput y = x[i]\n" \
+           "let z[n in 0..M] = x[i[n]] + 1\noutput z\noutput v = sum(x[i])\n"  # fmt: skip
+    run = Campaign(Source(text), Setting(passes="none"), 0, Limits(examples=40, failures=9))
+    run.run()
+    small = [Reducer(f, run.setting, seconds=20).run() for f in run.found.values()]
+    assert {f.about for f in small} == {"x[i] in output y = x[i]", "x[i[n]] in let z[n in 0..M] = x[i[n]] + 1",
+                                        "x[i] in output v = sum(x[i])"}  # fmt: skip
+    assert all(f.about.partition(" in ")[2].partition(" ")[2] in f.case.text for f in small)
+    assert len({f.case.text for f in small}) == 3
+
+
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+def state() -> dict[str, Any]:
+    return dict(json.loads(Path("s.json").read_text()))
+
+
+def test_a_state_is_of_one_thing(shell: Shell) -> None:
+    """Of a script, or of random programs: else nothing is run, and the file stays as it is."""
+    shell.write("b.lf", PLAIN + "output z = x * 2\n")
+    kinds = {"a.lf": ("a.lf",), "b.lf": ("b.lf",), "--gen": ("--gen", "--statements", "1")}
+    for first, words in kinds.items():
+        Path("s.json").unlink(missing_ok=True)
+        assert shell("fuzz", *words, "--state", "s.json", "--examples", "1", "--backend", "reference") == 0
+        before = Path("s.json").read_bytes()
+        for second, others in kinds.items():
+            if second != first:
+                assert shell("fuzz", *others, "--state", "s.json", "--examples", "1", "--backend", "reference") == 1
+                named = "random programs (--gen)" if first == "--gen" else f"`{first}`"
+                assert f"LF0522]: the state `s.json` holds the figures of {named}, not of " in shell.err
+                assert "name another file (--state FILE), or delete this one" in shell.err and not shell.out
+                assert Path("s.json").read_bytes() == before
+
+
+def test_figures_of_one_script_add_up(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever path it is named, moved with its state, and under another name."""
+    words = ("--state", "s.json", "--examples", "2")
+    assert shell("fuzz", "a.lf", *words) == 0 and shell("fuzz", "./a.lf", *words) == 0
+    assert state()["programs"] == 4 and "4 with those before" in shell.out
+    Path("a.lf").rename("moved.lf")
+    assert shell("fuzz", str(Path("moved.lf").absolute()), *words) == 0 and state()["programs"] == 6
+    assert state()["of"]["script"] == "moved.lf"
+    Path("sub").mkdir()
+    for name in ("moved.lf", "s.json"):
+        Path(name).rename(Path("sub", name))
+    shell.write("sub/moved.lf", PLAIN + "# more\n")
+    monkeypatch.chdir("sub")
+    assert shell("fuzz", "moved.lf", *words) == 0 and "`moved.lf` has changed" in shell.err
+
+
+def test_a_changed_script_begins_anew(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--state", "s.json", "--examples", "3")
+    assert shell("fuzz", "a.lf", *words) == 0 and not shell.err
+    shell.write("a.lf", PLAIN.replace("1", "2"))
+    assert shell("fuzz", "a.lf", *words, "-q") == 0
+    assert "`a.lf` has changed since `s.json` was written: its figures begin anew\n" in shell.err
+    assert "with those before" not in shell.out and state()["programs"] == 3
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PLAIN.encode())))
+    assert shell("fuzz", "-", *words) == 1 and "of `a.lf`, not of `<stdin>`" in shell.err
+    for text, code in ((PLAIN, 0), (PLAIN, 0), (PLAIN + "# changed\n", 1)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert shell("fuzz", "-", "--state", "t.json", "--examples", "3") == code
+    assert "of `<stdin>`, not of this text" in shell.err
+
+
+def test_states_of_another_version(shell: Shell) -> None:
+    assert shell("fuzz", "a.lf", "--state", "s.json", "--examples", "1") == 0
+    for change in ({"schema": 1}, {"of": None}, {"of": {}}, {"of": "a.lf"}):
+        shell.write("t.json", json.dumps({**state(), **change}))
+        assert shell("fuzz", "a.lf", "--state", "t.json", "--examples", "1") == 1
+        assert "LF0511]: `t.json` is not a state of this version" in shell.err and "delete this one" in shell.err
+
+
+# -- interruption -----------------------------------------------------------------------------------------------------
+
 FAILS = "input x: f32[N] where 0 <= x <= 1\noutput y = x\ncheck all(x < 0)\n"
 
 
@@ -192,7 +303,8 @@ def test_ctrl_c_tells_what_was_found(shell: Shell, monkeypatch: pytest.MonkeyPat
     assert "of data done, 1 kind of failure (check failed: `all(x < 0)`" in line
     if words:
         assert list(Path("found", "whole").glob("*.json"))
-        assert json.loads(Path("s.json").read_text())["programs"] == int(line.split()[0])
+        assert state()["programs"] == int(line.split()[0])
+        Path("s.json").unlink()  # it is of that script
     monkeypatch.setattr(campaign, "drawn", interrupt)
     assert shell("fuzz", "a.lf", *words) == 130
     assert "0 sets of data done, nothing found; " in shell.err and shell.err.endswith("\ninterrupted\n")

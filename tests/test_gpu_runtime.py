@@ -112,7 +112,7 @@ def test_a_replay_costs_the_host_little(device: Device) -> None:
     program = load(device, TWICE)
     x = to_device(device, floats(64 * 256))
     for how in ("graph", "direct"):
-        bound = bind(program, {"x": x, "y": x}, {"s": 1.0}, {"N": 64 * 256}, how=how)  # type: ignore[arg-type]
+        bound = bind(program, {"x": x, "y": x}, {"s": 1.0}, {"N": 64 * 256}, how=how)
         timing = bound.time()
         print(f"{how}: submit {timing.submit * 1e6:.2f} us, host {timing.host * 1e6:.2f} us, "
               f"GPU {timing.median * 1e6:.2f} us")  # fmt: skip
@@ -139,7 +139,7 @@ def test_params_of_every_width_and_many_arguments(device: Device) -> None:
 
 def test_much_shared_memory(device: Device) -> None:
     for how in ("graph", "direct"):
-        bound = bind(load(device, SHARED), {}, how=how)  # type: ignore[arg-type]
+        bound = bind(load(device, SHARED), {}, how=how)
         assert bound()["z"].numpy()[0] == 50_000
 
 
@@ -170,7 +170,7 @@ def test_nothing_is_left_behind(device: Device) -> None:
         program = load(device, TWICE)
         x = floats(1 << 16)
         for how in ("graph", "direct"):
-            bound = bind(program, {"x": x, "y": x}, {"s": 1.0}, {"N": 1 << 16}, how=how)  # type: ignore[arg-type]
+            bound = bind(program, {"x": x, "y": x}, {"s": 1.0}, {"N": 1 << 16}, how=how)
             for _ in range(50):
                 bound()
                 program.call({"x": x, "y": x}, {"s": 1.0}, {"N": 1 << 16})

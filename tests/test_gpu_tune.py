@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli_passes import Shell
+from cli_shell import Shell
 from test_cli_passes import shell as shell_fixture
 
 import loopfuse as lf

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_shell import Shell
 from emulator import available
 from gpu_cases import Judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cli_passes import Shell
 from test_cli_passes import shell as shell_fixture
 from test_emit_rows import results
 

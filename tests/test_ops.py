@@ -477,7 +477,7 @@ def test_accumulators() -> None:
     assert ops.MONOIDS["sum"].accumulator(BOOL) == I64
     assert ops.MONOIDS["max"].accumulator(F16) == F16 and not ops.MONOIDS["max"].rounds(F16)
     assert ops.MONOIDS["argmax"].accumulator(F16) == F16 and ops.MONOIDS["argmax"].result(F16) == I64
-    assert np.signbit(ops.MONOIDS["sum"].identity(F64)) == False  # noqa: E712 (a NumPy bool)
+    assert not np.signbit(ops.MONOIDS["sum"].identity(F64))
     with pytest.raises(CompilerError):
         ops.MONOIDS["any"].identity(F32)
 

@@ -140,7 +140,7 @@ def test_loop_ir_as_such() -> None:
     assert (
         "par i < 3" in str(stages[0].program.kernels)
         or stages[0].program.kernels[0].body[0].dims[0].hi[0].constant == 3
-    )  # type: ignore[union-attr]
+    )
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ def refreshed(text: str) -> str:
     return re.sub(r"```console\n\$ loopfuse (.*?)\n.*?```", rerun, text, flags=re.DOTALL)
 
 
-def test_console_blocks() -> None:
+def test_console_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOPFUSE_CACHE_DIR", str(tmp_path))
     assert refreshed(README) == README, "`python -m tests.test_readme` writes the README anew"
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_shell import Shell
 from emulated_engine import EmulatedEngine, emulated
 from emulator import available
 from hypothesis import HealthCheck, find, given, settings
-from test_cli_passes import Shell
 from test_docs import ROOT, blocks
 
 import loopfuse as lf
@@ -47,10 +47,9 @@ output rows[n, d] = table[ids[n], d] * p[n] * scale
 
 
 @pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.chdir(tmp_path)
+def shell(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.setenv("COLUMNS", "100")
-    return Shell(tmp_path, capsys)
+    return shell
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import emulated_engine
 import ml_dtypes
 import numpy as np
 import pytest
+from cli_shell import Shell
 from emulated_engine import EmulatedEngine
 from emulator import available
 from fake_gpu import FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cli_backends import absent as absent_fixture
-from test_cli_passes import Shell
 from test_cli_passes import shell as shell_fixture
 from test_lock import GEMM, H200_HERE, SIZES, program
 

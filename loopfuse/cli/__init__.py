@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from loopfuse import __version__
+from loopfuse.cli.outlets import guarded
 
 # The commands in the order in which help lists them: the module that holds each, and a line of help.
 COMMANDS = {
@@ -25,9 +26,16 @@ COMMANDS = {
 }
 
 
+UNWRITTEN = 1  # the exit code where what is printed cannot be written
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0 ok, 1 script or data, 2 usage, 3 check, 4 machine, 5 slower, 70 bug."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _chosen(arguments), UNWRITTEN)
+
+
+def _chosen(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in ("--version", "-V"):
         print(f"loopfuse {__version__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ class Parser(argparse.ArgumentParser):
         group.add_argument("-v", "--verbose", action="store_true", help="remarks too")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        super()._print_message(visible(message), file)
+        if (stream := file or sys.stderr) is not None:
+            stream.write(visible(message))  # argparse would say nothing of a disk that is full
 
     def read(self, arguments: Sequence[str], context: Context) -> argparse.Namespace:
         """Parse the arguments after the command's name, and set the terminal up."""

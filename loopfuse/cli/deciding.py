@@ -14,7 +14,7 @@ from loopfuse.lock import Lock
 from loopfuse.repl.parts import split
 from loopfuse.views import costs, decisions, emitted
 from loopfuse.views import passes as views
-from loopfuse.views.estimates import estimates
+from loopfuse.views.estimates import Reckoned, reckon
 from loopfuse.views.lines import gutter
 from loopfuse.views.plans import Planned, plan
 from loopfuse.views.tables import sizes_line
@@ -31,32 +31,42 @@ def show(parser: arguments.Parser, options: argparse.Namespace, context: Context
     elif options.remarks:
         _remarks(context, done)
     else:
-        _decisions(context, done)
+        _decisions(options, context, done)
     return done.code
 
 
-def _decisions(context: Context, done: passing.Passed) -> None:
+def _decisions(options: argparse.Namespace, context: Context, done: passing.Passed) -> None:
     """One line a decision, then the totals."""
     terminal = context.terminal
     marks = gutter(done.lowered)
     for decision in decisions.by_line(done.decisions, marks):
         terminal.record({"kind": "decision", **decisions.as_record(decision)})
-    before = plan(done.lowered, done.device, done.known)
-    after = plan(done.program, done.device, done.known, done.stages)
-    terminal.record({"kind": "outcome", **summary(before, after), "sizes": before.sizes,
-                     "assumed": sorted(before.assumed), "device": done.device.name,
-                     "guards": guards([after])})  # fmt: skip
+    before, after = _reckoned(options, context, done)
+    planned = after.planned
+    terminal.record({"kind": "outcome", **summary(before, after), "sizes": planned.sizes,
+                     "assumed": sorted(planned.assumed), "device": done.device.name,
+                     "guards": guards([planned])})  # fmt: skip
     lines = decisions.decision_table(done.decisions, marks, screen.width())
-    lines += ["", decisions.totals(done.decisions), *outcome(before, after), *_terms(before, after)]
-    for line in [*lines, *guards([after])]:
+    lines += ["", decisions.totals(done.decisions), *outcome(before, after), *_terms(planned)]
+    for line in [*lines, *guards([planned])]:
         terminal.result(line)
 
 
-def _terms(before: Planned, after: Planned) -> list[str]:
+def _reckoned(options: argparse.Namespace, context: Context, done: passing.Passed) -> tuple[Reckoned, Reckoned]:
+    """The program before and after the passes, with the estimates of its kernels as they are written: those of all views."""
+    built = _built(options, context, done, locks.opened(options, context))
+    after = reckon(plan(done.program, done.device, done.known, done.stages), built.code if built is not None else None)
+    if done.program is done.lowered:
+        return after, after
+    first = _built(options, context, done, None, done.lowered) if built is not None else None
+    return reckon(plan(done.lowered, done.device, done.known), first.code if first is not None else None), after
+
+
+def _terms(planned: Planned) -> list[str]:
     """The device and the sizes that the numbers are for."""
-    shown = sizes_line(before.sizes, before.assumed)
-    missing = [f"{kernel} has no plan: {refusal.cause.message}" for kernel, refusal in after.refusals.items()]
-    return [f"for {after.device.name}{f'; {shown}' if shown else ''}", *missing]
+    shown = sizes_line(planned.sizes, planned.assumed)
+    missing = [f"{kernel} has no plan: {refusal.cause.message}" for kernel, refusal in planned.refusals.items()]
+    return [f"for {planned.device.name}{f'; {shown}' if shown else ''}", *missing]
 
 
 def _why(options: argparse.Namespace, context: Context, done: passing.Passed) -> None:
@@ -79,15 +89,15 @@ def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -
     measured = (
         lock.times(code.chosen, done.device.name, done.device.arch) if lock is not None and code is not None else {}
     )
-    found = estimates(planned, code)
-    for kernel, one in found.items():
+    found = reckon(planned, code)
+    for kernel, one in found.each.items():
         if options.kernel in (None, kernel) or done.home(options.kernel) == kernel:
-            who = emitted.written(built, kernel, measured.get(kernel)) if built is not None else {}
-            context.terminal.record({"kind": "cost", **costs.as_record(kernel, one), **who})
+            who = emitted.written(built, found, kernel, measured.get(kernel)) if built is not None else {}
+            context.terminal.record({"kind": "cost", **costs.as_record(kernel, one), **who, "sizes": planned.sizes})
     if options.kernel is None:
-        lines = costs.cost_table(program, found)
-        lines += ["", *costs.foot(program, found, done.device, planned.sizes, planned.assumed)]
-        lines += ["", *emitted.emitters(built)] if built is not None else []
+        lines = costs.cost_table(program, found.each)
+        lines += ["", *costs.foot(program, found.each, done.device, planned.sizes, planned.assumed)]
+        lines += ["", *emitted.emitters(built, found)] if built is not None else []
     else:
         home = done.home(options.kernel)
         chosen = next((k for k in program.kernels if k.id == home), None)
@@ -97,17 +107,19 @@ def _cost(options: argparse.Namespace, context: Context, done: passing.Passed) -
             raise UserError(error("LF0502", f"no kernel is called `{options.kernel}`",
                                   notes=[f"there are {', '.join(known)}" if known else "there are none"],
                                   fix=f"did you mean `{near[0]}`?" if near else None))  # fmt: skip
-        lines = costs.kernel_view(program, chosen, found.get(chosen.id))
-        lines += ["", *emitted.emitters(built, chosen.id, measured.get(chosen.id))] if built is not None else []
-        lines += ["", *_terms(planned, planned)]
+        lines = costs.kernel_view(
+            program, chosen, found.each.get(chosen.id), emitted.workspace(built, found, chosen.id)
+        )
+        lines += ["", *emitted.emitters(built, found, chosen.id, measured.get(chosen.id))] if built is not None else []
+        lines += ["", *_terms(planned)]
     for line in lines:
         context.terminal.result(line)
 
 
-def _built(
-    options: argparse.Namespace, context: Context, done: passing.Passed, lock: Lock | None
-) -> emitted.Built | None:
-    """The CUDA C, which tells who writes each kernel, with what was compiled of it; None for a device that has none."""
+def _built(options: argparse.Namespace, context: Context, done: passing.Passed, lock: Lock | None,
+           program: Program | None = None) -> emitted.Built | None:  # fmt: skip
+    """The CUDA C of the program after passes, or of an earlier one, which tells who writes each kernel, with what was compiled
+    of it; None for a device that has none."""
     if done.device.kind != "gpu":
         return None
     try:
@@ -115,8 +127,7 @@ def _built(
             return emitted.build(
                 done.program, done.known, done.device, dynamic=not options.dims, cache=open_cache(), lock=lock
             )
-        cache = open_cache() if options.kernel else None
-        return emitted.kept(done.program, done.known, done.device, not options.dims, cache, lock)
+        return emitted.kept(program or done.program, done.known, done.device, not options.dims, open_cache(), lock)
     except CompilerError as why:
         context.terminal.say(f"loopfuse: there is no CUDA C of this program: {why}")
         return None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import io
-import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from loopfuse.bugs import dump
+from loopfuse.cli.outlets import is_full
 from loopfuse.cli.terminal import Terminal
 from loopfuse.diag import CompilerError, MachineError, Source, UserError, error
 
@@ -17,64 +14,34 @@ OK, USER, USAGE, FAILED, MACHINE, REGRESSED, BUG = 0, 1, 2, 3, 4, 5, 70
 
 
 class Context:
-    """What a command shares with the frame: the terminal, and the script in hand, for the report of a bug.
-
-    `code` is the exit code where printing what happened fails, because the reader went away.
-    """
+    """What a command shares with the frame: the terminal, and the script in hand, for the report of a bug."""
 
     def __init__(self) -> None:
         self.terminal = Terminal()
-        self.code = OK
         self.source: Source | None = None
 
 
 def run_command(module: str, arguments: Sequence[str]) -> int:
-    """Run a command's module on its arguments (its own name first) and return the exit code."""
+    """Run a command's module on its arguments (its own name first) and return the exit code.
+
+    Raises OSError where the disk is full that results go to.
+    """
     context = Context()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no error
-    try:
-        code = _guarded(module, arguments, context)
-        if sys.stdout is not None:  # closed by the caller
-            sys.stdout.flush()
-    except OSError as why:
-        # The reader went away (`| head`), or the disk is full. Python would complain once more when it flushes at exit.
-        for stream in (sys.stdout, sys.stderr) if isinstance(why, BrokenPipeError) else (sys.stdout,):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        if isinstance(why, BrokenPipeError):
-            return context.code
-        context.terminal.say(f"loopfuse: the results cannot be written: {why.strerror}")
-        return USER
-    return code
-
-
-def _unwritable(why: Exception) -> bool:
-    """Whether a print failed: errors with files of a name are reported by who opens them."""
-    return isinstance(why, OSError) and why.filename is None and why.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT)
-
-
-def _guarded(module: str, arguments: Sequence[str], context: Context) -> int:
     try:
         command = import_module(f"loopfuse.cli.{module}")
         code: int = command.main(list(arguments), context)
         return code
     except UserError as why:
-        context.code = USER
         context.terminal.diagnostics(why.diagnostics)
         return USER
     except MachineError as why:
-        context.code = MACHINE
         context.terminal.say(f"loopfuse: {why}")
         return MACHINE
-    except BrokenPipeError:
-        raise
     except MemoryError:
-        context.code = USER
         context.terminal.diagnostics([error("LF0509", "there is not enough memory")])
         return USER
     except Exception as why:
-        if _unwritable(why):
+        if is_full(why):
             raise
         return _bug(why, arguments, context)
 

@@ -20,7 +20,7 @@ from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.cuda import engine
 from loopfuse.diag import LoopfuseError
 from loopfuse.passes import Options, selection
-from loopfuse.testing.campaign import Campaign, Figures, Limits, Source, check_state, load_figures, save_figures
+from loopfuse.testing.campaign import Campaign, Limits, Source, check_state, origin, resumed, save_figures
 from loopfuse.testing.coverage import KINDS, coverage_table, missing, reached
 from loopfuse.testing.data import SHAPES
 from loopfuse.testing.reduce import Reducer
@@ -60,7 +60,9 @@ def main(argv: list[str], context: Context) -> int:
     if options.state is not None:
         check_state(options.state)
     source = _source(parser, options, context)
-    figures = load_figures(options.state) if options.state else Figures()
+    figures, said = resumed(options.state, origin(source, options.state)) if options.state else (None, "")
+    if said:
+        context.terminal.say(said)
     examples = options.examples or (EXAMPLES if options.time is None else None)
     limits = Limits(examples, options.time, options.failures)
     campaign = Campaign(source, setting, options.seed, limits, options.jobs, figures, device=_device(backend))
@@ -293,9 +295,10 @@ def _interrupted(campaign: Campaign, options: argparse.Namespace) -> str:
 
 def _replay(path: Path, setting: Setting, context: Context) -> int:
     """Run a saved failure again."""
-    case, passes, before = load_case(path)
-    context.terminal.note(f"{path}: then {before}")
-    found = again(case, replace(setting, passes=passes)).failure
+    before, passes = load_case(path)
+    context.terminal.note(f"{path}: then {before.problem}")
+    outcome = again(before.case, replace(setting, passes=passes))
+    found = outcome.like(before) or outcome.failure
     if found is None:
         context.terminal.result(f"{path}: it does not fail any more")
     else:

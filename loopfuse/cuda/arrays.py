@@ -197,11 +197,11 @@ def _from_torch(value: Any) -> View | None:
     return View(value.data_ptr(), tuple(value.shape), dtype, strides, ordinal, stream, value)
 
 
-def hold(owner: object, stream: int) -> None:
+def hold(owner: Any, stream: int) -> None:
     """Tell a library that has a pool of its own that memory is in use on a stream that it does not know of."""
     if type(owner).__module__ == "torch":
         cuda = sys.modules["torch"].cuda
-        owner.record_stream(cuda.ExternalStream(stream) if stream else cuda.default_stream())  # type: ignore[attr-defined]
+        owner.record_stream(cuda.ExternalStream(stream) if stream else cuda.default_stream())
 
 
 def _from_dlpack(capsule: Any) -> View:

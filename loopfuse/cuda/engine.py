@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -58,17 +58,27 @@ def make(program: Program, sizes: Mapping[str, int], device: devices.Device, arc
         binaries = tuple(compile_program(code, arch, cache=cache, fast=fast, lineinfo=lineinfo))
         clock["emit"] += middle - start
         clock["compile"] += time.perf_counter() - middle
-        bad = complaints(code, binaries)
-        kernels = {k.kernel: (k, b) for k, b in zip(code.kernels, binaries, strict=True) if k.name in bad}
-        kernels = {id: pair for id, pair in kernels.items() if pair[0].schedule != "general"}
-        if not kernels or attempt == TRIES - 1:
+        said = again(code, binaries, budgets, attempt)
+        if not said:
             break
-        for id, (kernel, binary) in kernels.items():
-            before = budgets.get(id, binary.registers or 255)
-            lower = before * 3 // 4
-            budgets[id] = lower if lower >= LEAST_BUDGET and attempt < TRIES - 2 else GENERAL
-            remarks.append(f"{kernel.name}: {bad[kernel.name]}; planned again")
+        remarks += said
     return Made(code, binaries, tuple(remarks), clock)
+
+
+def again(code: Code, binaries: Sequence[Binary | None], budgets: dict[str, int], attempt: int) -> list[str]:
+    """Which kernels do not hold as they were compiled, a remark each; none at the last attempt. Their `budgets` of registers
+    are lowered for the next emission. A binary that is None is not known, and nothing is said of it."""
+    compiled = [(k, b) for k, b in zip(code.kernels, binaries, strict=True) if b is not None]
+    bad = complaints(replace(code, kernels=tuple(k for k, _ in compiled)), [b for _, b in compiled])
+    kernels = {k.kernel: (k, b) for k, b in compiled if k.name in bad}
+    kernels = {id: pair for id, pair in kernels.items() if pair[0].schedule != "general"}
+    if attempt == TRIES - 1:
+        return []
+    for id, (_, binary) in kernels.items():
+        before = budgets.get(id, binary.registers or 255)
+        lower = before * 3 // 4
+        budgets[id] = lower if lower >= LEAST_BUDGET and attempt < TRIES - 2 else GENERAL
+    return [f"{kernel.name}: {bad[kernel.name]}; planned again" for kernel, _ in kernels.values()]
 
 
 class Engine:

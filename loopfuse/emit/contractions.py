@@ -58,7 +58,8 @@ def emit(job: Job) -> Emitted | Declined:
             return replace(found, notes=() if job.tiles.wanted else _told(reasons), tile=job.tiles.taken)
         for said in found.said:
             reasons.setdefault(said, []).append(name)
-    return Declined("; ".join(_told(reasons)))
+    first, *others = _told(reasons)
+    return Declined(first, others=tuple(map(Declined, others)))
 
 
 def offers(job: Job) -> list[str]:

@@ -6,7 +6,7 @@ group, so that a band over whole arrays is a single flat index.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd, lcm, prod
 from typing import Literal
@@ -306,10 +306,10 @@ class Study:
         return total
 
 
-def _one(polys: Sequence[Poly], choose: object) -> Poly | None:
+def _one(polys: Sequence[Poly], choose: Callable[[Iterable[int]], int]) -> Poly | None:
     """The one bound that there is, of several known numbers the one chosen."""
     if len(polys) == 1:
         return polys[0]
     if all(p.is_const for p in polys):
-        return Poly.of(choose(p.constant for p in polys))  # type: ignore[operator]
+        return Poly.of(choose(p.constant for p in polys))
     return None

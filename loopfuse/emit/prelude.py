@@ -113,13 +113,6 @@ PRIMITIVES: dict[str, str] = {
     "lf_cluster_meet": _I + """void lf_cluster_meet() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\\n\\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }""",
-    # The same in two steps: a thread goes on after the first, and comes to the second before it needs the others.
-    "lf_cluster_arrive": _I + """void lf_cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}""",
-    "lf_cluster_wait": _I + """void lf_cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}""",
     # The same place in the shared memory of another block of the cluster, as an ordinary pointer.
     "lf_cluster_at": """template <class T> __device__ __forceinline__ T* lf_cluster_at(T* p, unsigned int rank) {
   unsigned long long r;

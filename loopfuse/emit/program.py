@@ -18,7 +18,7 @@ from loopfuse.emit.prelude import functions
 from loopfuse.emit.writer import Faults, Target
 from loopfuse.ir import Buffer, Kernel, Program
 from loopfuse.ops import Numerics
-from loopfuse.schedule import answers
+from loopfuse.schedule import answers, contraction
 from loopfuse.schedule.base import Ask
 from loopfuse.schedule.plan import Cost, Plan, Refusal
 from loopfuse.sizes import ONE, Poly
@@ -92,7 +92,7 @@ class _Made:
         ask = Ask(kernel, self.buffers, self.env, live, sketch(kernel, self.buffers, self.env))
         found = answers(kernel, self.buffers, self.env, live)
         plans = sorted((p for p in found if isinstance(p, Plan)), key=lambda p: p.cost.seconds)
-        why = [f"{r.schedule}: {r.cause.message}" for r in found if isinstance(r, Refusal)]
+        why = [f"{r.schedule}: {_refused(r)}" for r in found if isinstance(r, Refusal)]
         name = f"{_word(self.program.name)}_{kernel.id}"
         for plan in plans:
             emitter = EMITTERS.get(plan.schedule)
@@ -104,7 +104,7 @@ class _Made:
                 self.parts.append(got)
                 why += [f"faster {plan.schedule}: {note}" for note in got.notes]
                 break
-            why.append(f"{plan.schedule}: {got.why}")
+            why += [f"{plan.schedule}: {said}" for said in got.said]
         else:
             plan = plans[0] if plans else Plan(general.__name__, {}, (), NO_COST)
             last = general.emit(self.job(kernel, plan, ask, name))
@@ -174,6 +174,13 @@ class _Made:
             frozenset(b for part in self.parts for b in part.aligned), tuple(self.faults.sites),
             self.target.numerics != "strict", self.refusals, tuple(self.chosen),
         )  # fmt: skip
+
+
+def _refused(refusal: Refusal) -> str:
+    """Why, and of products what would lift it: a reader of these asks for a faster way."""
+    cause = refusal.cause
+    lift = cause.lift if refusal.schedule == contraction.NAME else ""
+    return f"{cause.message}; what would lift it: {lift}" if lift else cause.message
 
 
 def _pointed(steps: tuple[Step, ...]) -> set[str]:

@@ -15,7 +15,7 @@ from loopfuse.repl.stepper import Stepper
 from loopfuse.views import costs, decisions, emitted, listing, passes
 from loopfuse.views.counts import numbers
 from loopfuse.views.diff import Shown, diff
-from loopfuse.views.estimates import estimates
+from loopfuse.views.estimates import reckon
 from loopfuse.views.lines import gutter
 from loopfuse.views.passes import Step
 from loopfuse.views.plans import plan
@@ -103,8 +103,12 @@ def show_why(session: Session, argument: str, width: int) -> Reply:
         return reply(_why(session, names[0], names[1]))
     found = session.compiled()
     lowered = found.optimised.lowered.program
-    before = plan(lowered, session.device, found.known)
-    after = plan(found.optimised.program, session.device, found.known, found.optimised.stages)
+    program = found.optimised.program
+    codes = [_built(found, session, each)[0] for each in (lowered, program)]
+    before, after = (
+        reckon(plan(each, session.device, found.known, stages), built.code if built is not None else None)
+        for each, stages, built in zip((lowered, program), ((), found.optimised.stages), codes, strict=True)
+    )
     return reply([*decisions.decision_table(found.optimised.decisions, gutter(lowered), width), "",
                   decisions.totals(found.optimised.decisions), *outcome(before, after), *_about(found, session, width)])  # fmt: skip
 
@@ -122,29 +126,34 @@ def show_cost(session: Session, argument: str, width: int) -> Reply:
     found = session.compiled()
     program: Program = found.optimised.program
     planned = plan(program, session.device, found.known, found.optimised.stages)
-    built, problem = _built(found, session, bool(argument))
-    each = estimates(planned, built.code if built is not None else None)
+    built, problem = _built(found, session, program)
+    reckoned = reckon(planned, built.code if built is not None else None)
+    each = reckoned.each
     if not argument:
         foot = costs.foot(program, each, session.device, planned.sizes, planned.assumed) + problem
-        foot += emitted.emitters(built) if built is not None else []
+        foot += emitted.emitters(built, reckoned) if built is not None else []
         return reply([*costs.cost_table(program, each), *(part for line in foot for part in fill(line, width))])
     kernel = next((k for k in program.kernels if k.id == argument), None)
     if kernel is None:
         known = ", ".join(k.id for k in program.kernels)
         raise UserError(error("LF0502", f"no kernel is called `{argument}`", notes=[f"there are {known}"]))
-    said = problem + (emitted.emitters(built, kernel.id) if built is not None else [])
+    said = problem + (emitted.emitters(built, reckoned, kernel.id) if built is not None else [])
     wrapped = [part for line in said for part in fill(line, width)]
-    return reply([*costs.kernel_view(program, kernel, each.get(kernel.id)), *wrapped])
+    return reply(
+        [
+            *costs.kernel_view(program, kernel, each.get(kernel.id), emitted.workspace(built, reckoned, kernel.id)),
+            *wrapped,
+        ]
+    )
 
 
-def _built(found: Compiled, session: Session, cached: bool) -> tuple[emitted.Built | None, list[str]]:
-    """The CUDA C, which tells who writes each kernel, and why there is none; neither for a device that has none. `cached`:
-    with what was compiled of it before."""
+def _built(found: Compiled, session: Session, program: Program) -> tuple[emitted.Built | None, list[str]]:
+    """The CUDA C of one of the session's programs, with what was compiled of it before, which tells who writes each kernel; and
+    why there is none. Neither for a device that has none."""
     if session.device.kind != "gpu":
         return None, []
     try:
-        cache = open_cache() if cached else None
-        return emitted.kept(found.optimised.program, found.known, session.device, not found.known, cache), []
+        return emitted.kept(program, found.known, session.device, not found.known, open_cache()), []
     except CompilerError as why:
         return None, [f"there is no CUDA C of this program: {why}"]
 

@@ -86,8 +86,6 @@ class Shell:
             return Reply(diagnostics=list(why.diagnostics), failed=True)
         except MemoryError:
             return Reply(diagnostics=[error("LF0509", "there is not enough memory", fix="smaller sizes")], failed=True)
-        except (BrokenPipeError, KeyboardInterrupt):
-            raise
         except Exception as why:
             return self._bug(line, why)
 

@@ -14,7 +14,7 @@ from loopfuse.schedule.base import Ask, agree, refuse
 from loopfuse.schedule.held import unheld
 from loopfuse.schedule.model import Load, arithmetic, cost
 from loopfuse.schedule.plan import Cost, Guard, Launch, Plan, Refusal, Role
-from loopfuse.schedule.products import Product, loads_in, products, waits
+from loopfuse.schedule.products import Product, loads_in, products, unworthy, waits
 from loopfuse.schedule.prologues import prologues
 from loopfuse.schedule.refusals import barrier, no_band, ordered, span_of
 from loopfuse.schedule.segments import nests, one_by_one, untaken
@@ -43,6 +43,8 @@ def accept(ask: Ask) -> Plan | Refusal:
     """A plan with tiles, or why not."""
     units = products(ask)
     if not units:
+        if small := unworthy(ask):
+            return refuse(NAME, 0, "product", f"{ask.title}: {small[0]}", ask, lift=small[1])
         return refuse(NAME, 0, "product", f"{ask.title}: there is no sum of products of two operands that a tile "
                       "could take", ask)  # fmt: skip
     shape = _shape(ask, units)

@@ -92,6 +92,42 @@ def _worth(found: Product) -> bool:
     return found.extent(found.k) >= SMALL and found.extent(found.m) > 1 and found.extent(found.n) > 1
 
 
+def unworthy(ask: Ask) -> tuple[str, str] | None:
+    """Why no tile takes the products that a kernel has, and what would lift it; None where it has none."""
+    for term in (t for t in ask.sketch.terms if t.owner.kind == "fold"):
+        found = product(ask, term)
+        if found is None:
+            if _single(ask, term):
+                return _VECTOR
+            continue
+        level, terms = term.level, found.extent(found.k)
+        if terms < SMALL:
+            extents = " * ".join(ask.extent_text(level, k) for k in found.k)
+            given = "" if extents.isdigit() else f" (`{extents}`)"
+            return (f"its sum has {f'{terms} terms' if terms > 1 else 'one term or none'}{given}, and a tile of products pays from {SMALL} on",
+                    f"sums of {SMALL} terms or more")  # fmt: skip
+        if found.extent(found.m) == 1 or found.extent(found.n) == 1:
+            return _VECTOR
+    return None
+
+
+# What reads a matrix once is bound by memory, whatever multiplies.
+_VECTOR = (
+    "it is a product of a matrix and a vector, each element of the matrix has part in one result, so memory bounds it and no "
+    "matrix unit would be faster", "several vectors at once, as the columns of a matrix",
+)  # fmt: skip
+
+
+def _single(ask: Ask, term: Term) -> bool:
+    """Whether a term multiplies an operand with one that follows what is summed over alone, as a vector does."""
+    if term.acc.monoid != SUM:
+        return False
+    found, folded = ask.sketch, _folded(ask.sketch, term)
+    leaves = factors(found, term.store.value, folded, term.level)
+    needs = [n for leaf in leaves if (n := found.resolve(summary(leaf).names, term.level)) & folded]
+    return len(needs) == 2 and needs[0] != needs[1] and (needs[0] <= needs[1] or needs[1] <= needs[0])
+
+
 def product(ask: Ask, term: Term) -> Product | None:
     """The product that a term sums, if it is one."""
     if term.acc.monoid != SUM:

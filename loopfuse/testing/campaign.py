@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -24,10 +25,11 @@ from loopfuse.testing.scripts import script
 from loopfuse.testing.trial import Case, Failure, Outcome, Setting, Subject, drawn, subject, tried
 from loopfuse.testing.workers import Workers
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_COUNT = 1e18  # of anything in a state file
 BATCH_SECONDS = 2.0  # of a process, between two looks at what the others have reached
 MOST_BATCH = 64
+STDIN = "<stdin>"  # the name of a script that was not read from a file
 WAITING = 4  # seconds of the clock for one of the processor, on a busy machine, before a process is given up
 
 
@@ -47,10 +49,30 @@ class Run:
         return self.programs / max(1e-9, self.seconds * self.jobs)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What figures are of: a script, by its path from the folder of the state file and by the digest of its text; random
+    programs where there is no script."""
+
+    script: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return f"`{self.script}`" if self.script else "random programs (--gen)"
+
+
+def origin(source: Source, state: Path) -> Origin:
+    """What the figures of a source are of, for a state file. A text from stdin has no path: its name is `<stdin>`."""
+    if source.text is None:
+        return Origin()
+    path = Path(os.path.relpath(source.name, state.parent)).as_posix() if source.name != STDIN else STDIN
+    return Origin(path, hashlib.sha256(source.text.encode("utf-8", "surrogatepass")).hexdigest())
+
+
 @dataclass
 class Figures:
     """What a campaign has seen so far. `reached` counts by the names of `coverage`, `ran` programs by the back ends that ran
-    them beside the reference."""
+    them beside the reference; `of` says of what all this is."""
 
     programs: int = 0
     skipped: int = 0
@@ -61,6 +83,7 @@ class Figures:
     reached: Counter[str] = field(default_factory=Counter)
     ran: Counter[str] = field(default_factory=Counter)
     runs: tuple[Run, ...] = ()
+    of: Origin = Origin()
 
     def add(self, outcome: Outcome) -> None:
         """Count one trial."""
@@ -210,8 +233,9 @@ class Campaign:
     def _take(self, outcome: Outcome) -> None:
         self.figures.add(outcome)
         self.pace = 0.9 * self.pace + 0.1 * max(outcome.seconds, 1e-3)
-        if outcome.failure is not None:
-            self.found.setdefault(outcome.failure.key, outcome.failure)
+        for failure in outcome.failures:
+            if not self._enough:
+                self.found.setdefault(failure.key, failure)
         if outcome.idle:
             self.idle[outcome.skipped] += 1
         if self.watch is not None:
@@ -258,12 +282,14 @@ class Campaign:
 
 # -- figures as a file ------------------------------------------------------------------------------------------------
 
+ANEW = "name another file (--state FILE), or delete this one to begin anew"
+
 
 def load_figures(path: Path) -> Figures:
     """The figures of a state file; none where there is no file. Raises `UserError` LF0511 for a file of another kind."""
     try:
         record = read_json(read_whole(path))
-        if record.get("schema") != SCHEMA:
+        if record["schema"] != SCHEMA:
             raise ValueError("schema")
         numbers = {
             name: record[name] for name in ("programs", "skipped", "seconds", "elements", "undecided", "failures")
@@ -271,13 +297,30 @@ def load_figures(path: Path) -> Figures:
         if not all(isinstance(n, int | float) and 0 <= n < MOST_COUNT for n in numbers.values()):
             raise ValueError("counts")
         return Figures(**numbers, reached=_counts(record["reached"]), ran=_counts(record["ran"]),
-                       runs=tuple(_run(r) for r in record["runs"]))  # fmt: skip
+                       runs=tuple(_run(r) for r in record["runs"]),
+                       of=Origin(str(record["of"]["script"]), str(record["of"]["digest"])))  # fmt: skip
     except FileNotFoundError:
         return Figures()
     except OSError as why:
         raise UserError(error("LF0510", f"cannot read the state `{path}`: {why.strerror}")) from why
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as why:
-        raise UserError(error("LF0511", f"`{path}` is not a state of `loopfuse fuzz`")) from why
+        message = f"`{path}` is not a state of this version of `loopfuse fuzz`"
+        raise UserError(error("LF0511", message, fix=ANEW)) from why
+
+
+def resumed(path: Path, of: Origin) -> tuple[Figures, str]:
+    """The figures of a state file to go on from, and what is to be said of them. Those of a text that the script does not
+    have any more are left out.
+
+    Raises `UserError` LF0522 where they are of something else, and as `load_figures` does.
+    """
+    found = load_figures(path)
+    if not found.runs or found.of.digest == of.digest:  # the same text elsewhere is the same script
+        return replace(found, of=of), ""
+    if found.of.script == of.script != STDIN:
+        return Figures(of=of), f"{of} has changed since `{path}` was written: its figures begin anew"
+    this = of if found.of.script != of.script else "this text, which is another one"
+    raise UserError(error("LF0522", f"the state `{path}` holds the figures of {found.of}, not of {this}", fix=ANEW))
 
 
 def _counts(found: Mapping[str, Any]) -> Counter[str]:
@@ -302,7 +345,8 @@ def check_state(path: Path) -> None:
 def save_figures(path: Path, figures: Figures) -> None:
     """Write a state file, whole or not at all. Raises `UserError` LF0515."""
     record: dict[str, Any] = {"schema": SCHEMA, **vars(figures), "reached": dict(sorted(figures.reached.items())),
-                              "ran": dict(figures.ran), "runs": [asdict(r) for r in figures.runs]}  # fmt: skip
+                              "ran": dict(figures.ran), "runs": [asdict(r) for r in figures.runs],
+                              "of": asdict(figures.of)}  # fmt: skip
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -81,8 +81,8 @@ class Reducer:
             return False
         self.left -= 1
         same = case.text == self.case.text and case.compiled == self.case.compiled
-        found = again(case, self.setting, self._made() if same else None).failure
-        if found is None or found.key != self.failure.key:
+        found = again(case, self.setting, self._made() if same else None).like(self.failure)
+        if found is None:
             return False
         self.failure = found
         if self.progress is not None:

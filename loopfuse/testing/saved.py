@@ -32,12 +32,12 @@ def save(failure: Failure, folder: Path, setting: str = "default") -> Path:
     Raises `UserError` LF0515 where that cannot be written.
     """
     case = failure.case
-    digest = hashlib.sha256(f"{case.text}{sorted(case.sizes.items())}".encode()).hexdigest()[:8]
+    digest = hashlib.sha256(f"{case.text}{sorted(case.sizes.items())}{failure.about}".encode()).hexdigest()[:8]
     name = "-".join(part for part in (failure.what, failure.where, digest) if part)
     path = folder / f"{name}.json"
     record: dict[str, Any] = {
         "schema": SCHEMA, "what": failure.what, "where": failure.where, "problem": failure.problem,
-        "script": f"{name}.lf", "inputs": {n: str(of_numpy(a.dtype)) for n, a in case.arrays.items()},
+        "about": failure.about, "script": f"{name}.lf", "inputs": {n: str(of_numpy(a.dtype)) for n, a in case.arrays.items()},
         "ranks": {n: a.ndim for n, a in case.arrays.items()}, "params": dict(case.params), "sizes": dict(case.sizes),
         "compiled": dict(case.compiled), "costed": None if case.costed is None else dict(case.costed),
         "passes": setting, "data": case.kind,
@@ -54,8 +54,8 @@ def save(failure: Failure, folder: Path, setting: str = "default") -> Path:
     return path
 
 
-def load_case(path: Path) -> tuple[Case, str, str]:
-    """A saved case, the passes that ran, and what was wrong then.
+def load_case(path: Path) -> tuple[Failure, str]:
+    """A saved failure, and the passes that ran.
 
     Raises `UserError` LF0510 or LF0511 where the file is absent, or not one that `save` wrote.
     """
@@ -74,7 +74,8 @@ def load_case(path: Path) -> tuple[Case, str, str]:
         sizes, compiled = _numbers(record["sizes"], int), _numbers(record["compiled"], int)
         costed = None if record["costed"] is None else _numbers(record["costed"], int)
         case = Case(text, record["script"], path.parent, arrays, params, sizes, compiled, costed, str(record["data"]))
-        return case, str(record["passes"]), str(record["problem"])
+        what, where, problem = str(record["what"]), str(record["where"]), str(record["problem"])
+        return Failure(what, where, problem, case, str(record.get("about", ""))), str(record["passes"])
     except OSError as why:
         raise UserError(error("LF0510", f"cannot read `{why.filename}`: {why.strerror}")) from why
     except (ValueError, KeyError, TypeError, AttributeError) as why:

@@ -65,10 +65,10 @@ def inputs_for(program: object, shapes: str = "edge") -> SearchStrategy[Mapping[
     return made()
 
 
-def _typed(program: object) -> TypedProgram:
+def _typed(program: Any) -> TypedProgram:
     if isinstance(program, Path):
         return compile_source(read_source(program), search=program.parent).typed
     if isinstance(program, str):
         return compile_source(Source("<string>", program)).typed
-    typed: TypedProgram = getattr(program, "_typed")  # noqa: B009  (an `lf.Program`, which is above this module)
+    typed: TypedProgram = program._typed  # of an `lf.Program`, which is above this module
     return typed

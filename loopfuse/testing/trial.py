@@ -14,8 +14,11 @@ from typing import Any
 from loopfuse import driver
 from loopfuse.agreement import Jury, Runner, attempt
 from loopfuse.bind import Bound, Given
-from loopfuse.diag import CompilerError, Source, UserError
+from loopfuse.diag import CompilerError, Source, Span, UserError
 from loopfuse.draws import Draw
+from loopfuse.frontend import ast
+from loopfuse.frontend.lint import walk
+from loopfuse.frontend.parse import parse
 from loopfuse.generate import Array, Scalar
 from loopfuse.passes import Options, Steps, selection
 from loopfuse.printer import print_program
@@ -62,8 +65,8 @@ class Case:
 class Failure:
     """What was found. `what` is `refused` (the checker refuses a generated script), `crash` (our own error), `pass`
     (results differ after a pass, or on a back end named by `where`), `hang` (it does not end), `check` (a `check` does not
-    hold) or `outside` (an access leaves its array). `where` is the stage, `about` the text of the check or the access. `case`
-    shows it."""
+    hold) or `outside` (an access leaves its array). `where` is the stage, `about` the text of the check, or of the access and
+    the statement around it: as text, since the line is another one when statements before it are taken out. `case` shows it."""
 
     what: str
     where: str
@@ -91,9 +94,9 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What a trial gave: a failure or None, what was reached, elements compared and those undecided, seconds. `skipped`
-    says why something did not run, `idle` that nothing did, `ran` which back ends beside the reference did, `stage` where it
-    is."""
+    """What a trial gave: a failure or None, what was reached, elements compared and those undecided, seconds. `others` are
+    checks and accesses that failed on the same data. `skipped` says why something did not run, `idle` that nothing did, `ran`
+    which back ends beside the reference did, `stage` where it is."""
 
     failure: Failure | None = None
     reached: Counter[str] = field(default_factory=Counter)
@@ -104,6 +107,16 @@ class Outcome:
     idle: bool = False
     ran: tuple[str, ...] = ()
     stage: str = ""
+    others: tuple[Failure, ...] = ()
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """All that failed, the first in the text first."""
+        return () if self.failure is None else (self.failure, *self.others)
+
+    def like(self, failure: Failure) -> Failure | None:
+        """What failed here as `failure` did, if anything."""
+        return next((f for f in self.failures if f.key == failure.key), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,58 +213,66 @@ def case_of(made: Subject, draw: Draw, costed: Mapping[str, int] | None) -> Case
 
 
 def run(made: Subject, draw: Draw, costed: Mapping[str, int] | None, setting: Setting) -> Outcome:
-    """Every pass and back end on a set of data. The first failure ends the trial."""
+    """Every pass and back end on a set of data. The first stage that fails ends the trial; of checks, and of accesses, all
+    that fail are told."""
     outcome = Outcome(reached=of_program(made.lowered.program), stage="reference")
     case = case_of(made, draw, costed)
     try:
         with limited(setting.seconds):
             found = _ran(made, draw, costed, setting, outcome)
     except TooLong:
-        found = ("hang", outcome.stage, _late(setting))
+        found = [("hang", outcome.stage, _late(setting))]
     except CompilerError as why:
-        found = ("crash", why.stage, why.message)
-    if found is not None:
-        what, where, problem, *about = found
-        outcome.failure = Failure(what, where, problem, case, *about)
+        found = [("crash", why.stage, why.message)]
+    failures = [Failure(what, where, problem, case, *about) for what, where, problem, *about in found]
+    if failures:
+        outcome.failure, outcome.others = failures[0], tuple(failures[1:])
     return outcome
 
 
+Wrong = tuple[str, ...]  # what is wrong, where, how it shows, and perhaps what it is about
+
+
 def _ran(made: Subject, draw: Draw, costed: Mapping[str, int] | None, setting: Setting,
-         outcome: Outcome) -> tuple[str, ...] | None:  # fmt: skip
-    """What is wrong, where, how it shows, and perhaps what it is about; None where nothing is."""
+         outcome: Outcome) -> list[Wrong]:  # fmt: skip
+    """What is wrong; empty where nothing is."""
     try:
         with driver.guard("reference", lambda: print_program(made.lowered.program)):
             jury = Jury(made.lowered.program, (draw,), MEMORY, shown=made.lowered.shown)
     except UserError:
         outcome.skipped, outcome.idle = "it needs more memory than trials may use", True
-        return None
-    problem = _by_the_script(made, draw, jury) if setting.contracts else None
-    if problem is not None:
-        return problem
+        return []
+    wrong = _by_the_script(made, draw, jury) if setting.contracts else []
+    if wrong:
+        return wrong
     where, message = _after_passes(made, jury, costed, setting, outcome)
-    return ("pass", where, message) if message else None
+    return [("pass", where, message)] if message else []
 
 
-def _by_the_script(made: Subject, draw: Draw, jury: Jury) -> tuple[str, ...] | None:
+def _by_the_script(made: Subject, draw: Draw, jury: Jury) -> list[Wrong]:
     """What is wrong with what the script itself says of this data."""
     result = jury.results[0]
     if result.faults:
-        buffer, span, count = _fault(result)
-        return "outside", "", driver.fault_message(buffer, span, count).message, span.text if span else buffer
+        return [("outside", "", driver.fault_message(f.buffer, f.span, f.count).message, _access(made, f.buffer, f.span))
+                for f in result.faults]  # fmt: skip
     typed = made.checked.typed
-    if driver.check_buffers(typed):
-        ends = [b.id for b in made.lowered.program.buffers if b.role == "out"]
-        buffers = {root: result.outputs[end] for root, end in zip(made.lowered.roots, ends, strict=True)}
-        wrong = driver.failed_checks(typed, draw.bound, driver.Outcome({}, buffers))
-        if wrong:
-            text = wrong[0].primary.text if wrong[0].primary else ""
-            return "check", "", "; ".join((wrong[0].message, *wrong[0].notes)), text
-    return None
+    if not driver.check_buffers(typed):
+        return []
+    ends = [b.id for b in made.lowered.program.buffers if b.role == "out"]
+    buffers = {root: result.outputs[end] for root, end in zip(made.lowered.roots, ends, strict=True)}
+    failed = driver.failed_checks(typed, draw.bound, driver.Outcome({}, buffers))
+    return [("check", "", "; ".join((d.message, *d.notes)), d.primary.text if d.primary else "") for d in failed]
 
 
-def _fault(result: Any) -> tuple[Any, ...]:
-    fault = result.faults[0]
-    return fault.buffer, fault.span, fault.count
+def _access(made: Subject, buffer: str, span: Span | None) -> str:
+    """The text of an access and of the statement that it stands in: the same subscripts elsewhere are another access."""
+    if span is None:
+        return buffer
+    if span.source.text != made.checked.source.text:  # of a module: all that is known is the access
+        return span.text
+    around = [n.span for n, _ in walk(parse(span.source)) if isinstance(n, ast.Stmt)
+              and n.span.start <= span.start and span.end <= n.span.end]  # fmt: skip
+    return f"{span.text} in {around[-1].text}" if around else span.text
 
 
 def _after_passes(made: Subject, jury: Jury, costed: Mapping[str, int] | None, setting: Setting,
@@ -306,5 +327,6 @@ def again(case: Case, setting: Setting, made: Subject | Failure | None = None) -
     }  # fmt: skip
     outcome = run(made, Draw(bound, case.kind), costed, setting)
     if outcome.failure is not None:
-        outcome.failure = replace(outcome.failure, case=replace(outcome.failure.case, folder=case.folder))
+        first, *others = (replace(f, case=replace(f.case, folder=case.folder)) for f in outcome.failures)
+        outcome.failure, outcome.others = first, tuple(others)
     return outcome

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from loopfuse.devices import Device
@@ -13,31 +14,41 @@ from loopfuse.views.estimates import Estimate
 from loopfuse.views.lines import defined, gutter
 from loopfuse.views.tables import amount, microseconds, names, significant, sizes_line, table
 
-HEADER = ("kernel", "schedule", "flops", "bytes", "flop/B", "bound", "regs", "occ", "flight", "launch", "us")
-
-
+HEADER = ("kernel", "schedule", "flops", "bytes", "flop/B", "bound", "blocks", "threads", "shared", "launch", "us")
+MOST_SHOWN = 3  # launches of a kernel whose blocks are told apart
 UNWRITTEN = "*"  # after a number that is not of the kernel as it is written
+UNWRITTEN_MEANS = "* of a schedule that nothing writes yet, and not of the kernel as it is written"
 
 
 def cost_table(program: Program, found: Mapping[str, Estimate]) -> list[str]:
-    """A line a kernel: operations, bytes, intensity, bound, registers, occupancy, bytes in flight a multiprocessor,
-    the launch's share of the time, microseconds; then the sum."""
+    """A line a kernel: who writes it, operations, bytes, intensity, bound, the blocks, threads and shared memory of its
+    launches (`+` between them), the launches' share of the time, microseconds; then the sum."""
     rows = [_row(k.id, found[k.id]) if k.id in found else (k.id, "(no plan)", *[""] * (len(HEADER) - 2))
             for k in program.kernels]  # fmt: skip
     all_ = [found[k.id] for k in program.kernels if k.id in found]
     if len(all_) > 1:
-        costs = [e.plan.cost for e in all_]
-        rows.append(("total", "", amount(sum(_flops(c) for c in costs)), show_bytes(sum(c.bytes for c in costs)),
-                     "", "", "", "", "", "", microseconds(sum(e.seconds for e in all_) * 1e6) + UNWRITTEN * (not all(e.own for e in all_))))  # fmt: skip
+        costs, star = [e.plan.cost for e in all_], UNWRITTEN * (not all(e.own for e in all_))
+        rows.append(("total", "", amount(sum(_flops(c) for c in costs)) + star, show_bytes(sum(c.bytes for c in costs)) + star,
+                     "", "", "", "", "", "", microseconds(sum(e.seconds for e in all_) * 1e6) + star))  # fmt: skip
     return table(HEADER, rows, "llrrrlrrrrr", gap=" ")
 
 
 def _row(kernel: str, found: Estimate) -> tuple[str, ...]:
-    cost = found.plan.cost
+    cost, star = found.plan.cost, UNWRITTEN * (not found.own)
     share = cost.launch / found.seconds if found.seconds else 0
-    return (kernel, found.plan.schedule, amount(_flops(cost)), show_bytes(cost.bytes), significant(cost.intensity), cost.bound,
-            str(cost.registers), f"{cost.occupancy:.0%}", show_bytes(cost.in_flight), f"{share:.0%}",
-            microseconds(found.seconds * 1e6) + UNWRITTEN * (not found.own))  # fmt: skip
+    each = found.launches
+    return (kernel, found.schedule, amount(_flops(cost)) + star, show_bytes(cost.bytes) + star, significant(cost.intensity),
+            found.bound, _several(str(e.blocks) for e in each), _several(str(e.threads) for e in each),
+            show_bytes(max((e.shared for e in each), default=0)), f"{share:.0%}",
+            microseconds(found.seconds * 1e6) + star)  # fmt: skip
+
+
+def _several(words: Iterable[str]) -> str:
+    """`528+128`; of many launches the first and their count; once what is the same for all."""
+    all_ = [*words]
+    if len(set(all_)) <= 1:
+        return all_[0] if all_ else "-"
+    return "+".join(all_) if len(all_) <= MOST_SHOWN else f"{all_[0]}+.. ({len(all_)})"
 
 
 def _flops(cost: Cost) -> int:
@@ -56,7 +67,7 @@ def foot(program: Program, found: Mapping[str, Estimate], device: Device, sizes:
     """What stands under the table: which numbers are not of the kernels as written, the device's ridges, the sizes, and each
     plan's guards."""
     all_own = all(found[k.id].own for k in program.kernels if k.id in found)
-    lines = [] if all_own else ["* of a schedule that nothing writes yet, and not of the kernel as it is written"]
+    lines = [] if all_own else [UNWRITTEN_MEANS]
     lines.append(ridge_line(device))
     shown = sizes_line(sizes, assumed)
     lines += [shown] * bool(shown)
@@ -68,9 +79,9 @@ def foot(program: Program, found: Mapping[str, Estimate], device: Device, sizes:
     return lines
 
 
-def kernel_view(program: Program, kernel: Kernel, found: Estimate | None) -> list[str]:
-    """One kernel: what it computes, its plan, and its estimate. Of one that was written with tiles, what these are is left to
-    the view of the tiles."""
+def kernel_view(program: Program, kernel: Kernel, found: Estimate | None, workspace: int | None = None) -> list[str]:
+    """One kernel: what it computes, its plan, and its estimate. Of one that was written, tiles, launches and registers are
+    left to the view of what was written (`emitted.emitters`). `workspace`: the scratch of the code, in bytes; None: the plan's."""
     marks = gutter(program)
     spans = sorted(
         {int(n) for b in program.buffers if b.id in defined(kernel) and (n := marks.number(b.span)).isdigit()}
@@ -79,39 +90,48 @@ def kernel_view(program: Program, kernel: Kernel, found: Estimate | None) -> lis
             ("lines", ", ".join(map(str, spans)) or "-")]  # fmt: skip
     if found is None:
         return table((), [*rows, ("plan", "none")])
-    plan, tiled = found.plan, found.of == "tiles"
-    cost = plan.cost
+    plan, cost = found.plan, found.plan.cost
     planned = [
-        ("tiles", _pairs(plan.tiles)), ("path", plan.path or "-"),
+        ("places", _pairs(plan.place)), ("tiles", _pairs(plan.tiles)), ("path", plan.path or "-"),
         ("launches", ", ".join(f"{la.what}: {la.blocks} blocks of {la.threads}" for la in plan.launches)),
         ("shared", show_bytes(cost.shared)), ("registers", f"{cost.registers} a thread; occupancy {cost.occupancy:.0%}"),
     ]  # fmt: skip
-    rows += [("schedule", plan.schedule), ("roles", _pairs(plan.roles)), ("folds", _pairs(plan.folds)),
-             ("places", _pairs(plan.place)), *([] if tiled else planned),
-             *([(plan.burdened, plan.burden)] if plan.burden else []), ("workspace", show_bytes(plan.workspace)),
+    timed = "" if found.own else f" by {plan.schedule}"
+    rows += [("schedule", _schedule(found)), ("roles", _pairs(plan.roles)), ("folds", _pairs(plan.folds)),
+             *([] if found.written else planned),
+             *([(plan.burdened, plan.burden)] if plan.burden else []),
+             ("workspace", show_bytes(plan.workspace if workspace is None else workspace)),
              ("memory", f"{show_bytes(cost.reads)} read, {show_bytes(cost.writes)} written, "
-                        f"{show_bytes(cost.rereads)} read again{_of(cost.memory, tiled)}"),
+                        f"{show_bytes(cost.rereads)} read again{timed}: {microseconds(cost.memory * 1e6)} us"),
              ("compute", f"{amount(cost.flops)} operations, {amount(cost.matrix_flops)} in matrix units, "
-                         f"{amount(cost.special)} special{_of(cost.compute, tiled)}"),
+                         f"{amount(cost.special)} special{timed}: {microseconds(found.compute * 1e6)} us"),
              ("launch", f"{microseconds(cost.launch * 1e6)} us"), ("estimate", _estimate(found)),
              ("rounding", "; ".join(plan.rounding) or "as the exact tree"),
              ("guards", "; ".join(g.text + (f" (else {g.otherwise})" if g.otherwise else "") for g in plan.guards) or "-"),
              ("assumed", ", ".join(sorted(plan.assumed)) or "-")]  # fmt: skip
+    if found.of == "nothing":
+        rows = [row for row in rows if row[0] in ("kernel", "computes", "lines", "estimate")]
     return table((), rows)
 
 
-def _of(seconds: float, tiled: bool) -> str:
-    """The time of one side of a plan's estimate: tiles have one of their own, in which the two are not apart."""
-    return "" if tiled else f": {microseconds(seconds * 1e6)} us"
+def _schedule(found: Estimate) -> str:
+    """What the kernel is written by, and what it was planned for where that is another."""
+    if found.own:
+        return found.plan.schedule
+    return (
+        f"{found.schedule}; planned for {found.plan.schedule}, which nothing writes yet: what follows is of that plan"
+    )
 
 
 def _estimate(found: Estimate) -> str:
     us = f"{microseconds(found.seconds * 1e6)} us"
+    if found.of == "nothing":
+        return "nothing to do: for these sizes no element of it is computed, and nothing is launched"
     if found.of == "tiles":
-        return f"{us}, by its tiles"
+        return f"{us}, by its tiles, bound by {found.bound}"
     if found.own:
-        return f"{us}, bound by {found.plan.cost.bound}"
-    return f"{us}, bound by {found.plan.cost.bound}, if {found.plan.schedule} wrote it; as written it has no estimate"
+        return f"{us}, bound by {found.bound}"
+    return f"{us}, bound by {found.bound}, if {found.plan.schedule} wrote it; as written it has no estimate"
 
 
 def _pairs(found: Mapping[str, object]) -> str:
@@ -119,13 +139,16 @@ def _pairs(found: Mapping[str, object]) -> str:
 
 
 def as_record(kernel: str, found: Estimate) -> dict[str, Any]:
-    """The JSON form of a kernel's plan and estimate."""
+    """The JSON form of a kernel's plan and estimate. `launches` are those of the code, where there is some; what the model
+    took for the time stands in `model`."""
     plan, cost = found.plan, found.plan.cost
     return {
         "kernel": kernel, "schedule": plan.schedule, "flops": cost.flops, "matrix_flops": cost.matrix_flops,
-        "special": cost.special, "reads": cost.reads, "writes": cost.writes, "rereads": cost.rereads,
-        "intensity": cost.intensity, "bound": cost.bound, "registers": cost.registers, "shared": cost.shared,
-        "occupancy": cost.occupancy, "in_flight": cost.in_flight, "launch_us": cost.launch * 1e6,
+        "special": cost.special, "reads": cost.reads, "writes": cost.writes, "rereads": cost.rereads, "bytes": cost.bytes,
+        "intensity": cost.intensity, "bound": found.bound, "launch_us": cost.launch * 1e6,
         "us": found.seconds * 1e6, "of": found.of, "guards": [g.text for g in plan.guards], "assumed": sorted(plan.assumed),
-        "tiles": dict(plan.tiles), "folds": dict(plan.folds), "roles": dict(plan.roles), "place": dict(plan.place),
+        "folds": dict(plan.folds), "roles": dict(plan.roles), "written": found.written,
+        "launches": [{**asdict(one), "grid": list(one.grid), "blocks": one.blocks} for one in found.launches],
+        "model": {"registers": cost.registers, "shared": cost.shared, "occupancy": cost.occupancy, "in_flight": cost.in_flight,
+                  "tiles": dict(plan.tiles), "place": dict(plan.place)},
     }  # fmt: skip

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from loopfuse import driver
 from loopfuse.cuda import engine
 from loopfuse.cuda.binary import Binary, Options
 from loopfuse.cuda.cache import Cache
-from loopfuse.cuda.compile import compile_ptx, complaints
+from loopfuse.cuda.compile import compile_ptx
 from loopfuse.cuda.sass import disassemble
 from loopfuse.devices import DEFAULT, PRESETS, Device
 from loopfuse.diag import CompilerError, MachineError
-from loopfuse.emit.code import Argument, Code, Fill, KernelCode, Launch, Number, Pointer, Step, TileMap
+from loopfuse.emit.code import FAULTS, Argument, Code, Fill, KernelCode, Launch, Number, Pointer, Step, TileMap
 from loopfuse.emit.program import emit
 from loopfuse.ir import Program
 from loopfuse.lock import Lock
 from loopfuse.memory import show_bytes
 from loopfuse.printer import print_program
-from loopfuse.views import tilings
+from loopfuse.views import reasons, tilings
+from loopfuse.views.estimates import Reckoned
+from loopfuse.views.launches import grid_text, scratch
 from loopfuse.views.lines import defined
 
 Kind = Literal["cuda", "ptx", "sass"]
@@ -81,18 +83,21 @@ def emitted(program: Program, known: Mapping[str, int], device: Device, dynamic:
 
 def kept(program: Program, known: Mapping[str, int], device: Device, dynamic: bool, cache: Cache | None = None,
          lock: Lock | None = None) -> Built:  # fmt: skip
-    """Emit, and find in a cache what was compiled of it before: nothing is compiled. A kernel has no binary that was not, or
-    that is planned again when it is."""
+    """Emit, and find in a cache what was compiled of it before: nothing is compiled. What was planned again when it was
+    compiled is planned again here too; a kernel has no binary that was not compiled."""
     code, arch = emitted(program, known, device, dynamic, lock), device.arch or PRESETS[DEFAULT].arch
     if cache is None:
         return Built(program, code, device, arch, known)
-    options = Options(code.contract, program.numerics == "fast")
-    binaries: list[Binary | None] = []
-    for kernel in code.kernels:
-        had = cache.kernel(code.source(kernel), arch, options)
-        good = had is not None and not complaints(replace(code, kernels=(kernel,)), (had,))
-        binaries.append(had if good else None)
-    return Built(program, code, device, arch, known, tuple(binaries))
+    options, budgets, remarks = Options(code.contract, program.numerics == "fast"), dict[str, int](), list[str]()
+    for attempt in range(engine.TRIES):
+        binaries = [cache.kernel(code.source(kernel), arch, options) for kernel in code.kernels]
+        said = engine.again(code, binaries, budgets, attempt)
+        if not said:
+            break
+        remarks += said
+        with driver.guard("emit", lambda: print_program(program)):
+            code = emit(program, known, device, dynamic=dynamic, budgets=budgets, tiles=_tiles(lock, device))
+    return Built(program, code, device, arch, known, tuple(binaries), remarks=tuple(remarks))
 
 
 def _tiles(lock: Lock | None, device: Device) -> dict[str, str]:
@@ -174,7 +179,7 @@ def steps(found: Sequence[Step]) -> Iterator[str]:
     """The steps of a program, a line each."""
     for step in found:
         if isinstance(step, Launch):
-            yield f"{step.kernel} {_grid(step)}"
+            yield f"{step.kernel} {grid_text(step)}"
         elif isinstance(step, Fill):
             yield f"set the bytes of {step.memory} to {step.byte}"
         else:
@@ -197,7 +202,7 @@ def about(built: Built, function: KernelCode, binary: Binary | None) -> list[str
     for launch in launches[:1]:
         again = f", {len(launches)} launches" if len(launches) > 1 else ""
         lines.append(
-            f"launch    {_grid(launch)} block{'s' * (_grid(launch) != '1')} of {function.threads} threads{shared}{cluster}{again}"
+            f"launch    {grid_text(launch)} block{'s' * (grid_text(launch) != '1')} of {function.threads} threads{shared}{cluster}{again}"
         )
         lines.append(f"arguments {', '.join(map(argument, launch.arguments)) or 'none'}")
     if binary is not None and not binary.ptx:
@@ -215,13 +220,6 @@ def argument(found: Argument) -> str:
     if isinstance(found, TileMap):
         return f"{found.memory} (tiles {' x '.join(str(e) for e in reversed(found.box))})"
     return str(found.value) if isinstance(found, Number) else found.buffer
-
-
-def _grid(launch: Launch) -> str:
-    extents = [str(e) for e in launch.grid]
-    while len(extents) > 1 and extents[-1] == "1":
-        extents.pop()
-    return " x ".join(extents if len(extents) == 1 else (e if e.isdigit() else f"({e})" for e in extents))
 
 
 def _bytes(count: object) -> str:
@@ -257,9 +255,9 @@ def records(built: Built, kind: Kind, kernel: str | None = None) -> Iterator[dic
         }  # fmt: skip
 
 
-def emitters(built: Built, kernel: str | None = None, measured: float | None = None) -> list[str]:
-    """For each kernel of the IR the emitter that took it; of one also how it computes products, what it took when its tiles
-    were timed (`measured`, in seconds), and why no other did."""
+def emitters(built: Built, found: Reckoned, kernel: str | None = None, measured: float | None = None) -> list[str]:
+    """For each kernel of the IR the emitter that took it; of one (`found` has its estimate) also how it is launched, how it
+    computes products, what it took when its tiles were timed (`measured`, in seconds), and why no other did."""
     code = built.code
     lines: list[str] = []
     for id, refused in code.refusals.items():
@@ -267,17 +265,22 @@ def emitters(built: Built, kernel: str | None = None, measured: float | None = N
             by = ", ".join(dict.fromkeys(t.path for t in tilings.found(code, id)))
             lines.append(f"{id} is written by {_writers(code, id)}" + f", by {by}" * bool(by)
                          + f"; {len(refused)} declined" * bool(refused))  # fmt: skip
-        elif kernel == id:
-            own = tilings.lines(code, id, built.device, dict(_taken(built, id)), measured)
-            others = [
-                why for why in refused if not (own and why.startswith(tilings.FASTER)) and not why.startswith(LAST)
-            ]
-            lines += [
-                f"written by {_writers(code, id)}",
-                *(f"  {line}" for line in own),
-                *(f"  not {why}" for why in others),
-            ]
+        elif kernel == id and id in found.each:
+            lines += _written(built, found, id, measured)
     return [safe(line) for line in lines]
+
+
+def _written(built: Built, found: Reckoned, kernel: str, measured: float | None) -> list[str]:
+    code, estimate = built.code, found.each[kernel]
+    lines = [f"written by {_writers(code, kernel)}"]
+    if estimate.of == "nothing":
+        return lines
+    lines += [f"  {line}" for line in tilings.lines(code, kernel, built.device, estimate.launches,
+                                                    dict(_taken(built, kernel)), measured)]  # fmt: skip
+    tiled = bool(tilings.found(code, kernel))
+    others = [why for why in code.refusals[kernel]
+              if not (tiled and why.startswith(tilings.FASTER)) and not why.startswith(LAST)]  # fmt: skip
+    return [*lines, *(f"  not {why}" for why in (*others, *reasons.untried(code, built.known, found, kernel)))]
 
 
 def _taken(built: Built, kernel: str) -> Iterator[tuple[str, Binary]]:
@@ -290,13 +293,27 @@ def _writers(code: Code, kernel: str) -> str:
     for function in code.kernels:
         if function.kernel == kernel:
             found[function.schedule or "general"] = found.get(function.schedule or "general", 0) + 1
-    return ", ".join(f"{name} ({count} kernel{'s' * (count > 1)})" for name, count in found.items()) or "nothing"
+    return (
+        ", ".join(f"{name} ({count} kernel{'s' * (count > 1)})" for name, count in found.items())
+        or "nothing: there is no element"
+    )
 
 
-def written(built: Built, kernel: str, measured: float | None = None) -> dict[str, Any]:
-    """The JSON form of who wrote a kernel of the IR; `measured` as above."""
+def written(built: Built, found: Reckoned, kernel: str, measured: float | None = None) -> dict[str, Any]:
+    """The JSON form of who wrote a kernel of the IR; `found` and `measured` as above."""
     code = built.code
     functions = [k for k in code.kernels if k.kernel == kernel]
+    taken = dict(_taken(built, kernel))
+    registers = {name: None if binary.ptx else binary.registers for name, binary in taken.items()}
     return {"emitter": functions[0].schedule if functions else None, "functions": [k.name for k in functions],
+            "registers": {k.name: registers.get(k.name) for k in functions}, "workspace": workspace(built, found, kernel),
             "refused": list(code.refusals.get(kernel, ())),
-            **tilings.as_record(code, kernel, built.device, dict(_taken(built, kernel)), measured)}  # fmt: skip
+            **tilings.as_record(code, kernel, built.device, taken, measured)}  # fmt: skip
+
+
+def workspace(built: Built | None, found: Reckoned, kernel: str) -> int | None:
+    """Bytes of scratch that the launches of a kernel use, beside arrays of the program; None where nothing was written."""
+    if built is None:
+        return None
+    own = frozenset(b.id for b in built.program.buffers) | {FAULTS}
+    return scratch(built.code, kernel, own, found.planned.numbers)

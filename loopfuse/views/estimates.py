@@ -4,43 +4,78 @@ written. Fusion decides before anything is written, by the cheapest plan; what i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from loopfuse.analysis.env import environment
 from loopfuse.emit.code import Code
-from loopfuse.emit.program import EMITTERS
-from loopfuse.passes.contract import live_buffers
-from loopfuse.schedule import answers
+from loopfuse.emit.program import EMITTERS, NO_COST
+from loopfuse.schedule.model import OVERLAP
 from loopfuse.schedule.plan import Plan
+from loopfuse.views import empty
+from loopfuse.views.launches import Launched, idle, launches, planned_launches
 from loopfuse.views.plans import Planned
 
 GENERAL = "general"  # what writes the kernels that nothing else does
+Bound = Literal["memory", "compute", "launch", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The seconds of a kernel of the IR, and the plan that they belong to.
+    """The seconds of a kernel of the IR, the plan that they belong to, and how it is launched.
 
-    `of`: its `tiles`, where it was written with some; its `plan`; or `another`, where the plan is of a schedule that nothing
-    writes yet, so that the number says what such a kernel would take and not what this one does.
+    `of`: its `tiles`, where it was written with some; its `plan`; `another`, where the plan is of a schedule that nothing
+    writes yet, so that the number says what such a kernel would take and not what this one does; or `nothing`, where the
+    sizes leave it nothing to do and it is not launched. `plans` are all that were possible, the cheapest first. `written`:
+    whether there is code, whose launches these are; else they are the plan's.
     """
 
     seconds: float
     plan: Plan
-    of: Literal["tiles", "plan", "another"] = "plan"
+    of: Literal["tiles", "plan", "another", "nothing"] = "plan"
+    launches: tuple[Launched, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    writer: str = ""
+    written: bool = False
 
     @property
     def own(self) -> bool:
         """Whether it is of the kernel as it was written."""
         return self.of != "another"
 
+    @property
+    def schedule(self) -> str:
+        """The schedule by which the kernel is written; the plan's, where nothing was written."""
+        return self.plan.schedule if self.own or not self.writer else self.writer
+
+    @property
+    def compute(self) -> float:
+        """The seconds of the arithmetic: of tiles what is left of their time beside memory's."""
+        cost = self.plan.cost
+        if self.of != "tiles":
+            return cost.compute
+        rest = max(0.0, self.seconds - cost.launch)
+        if rest > (1 + OVERLAP) * cost.memory:
+            return rest - OVERLAP * cost.memory
+        return max(0.0, (rest - cost.memory) / OVERLAP)
+
+    @property
+    def bound(self) -> Bound:
+        """What the time goes to."""
+        if self.of == "nothing":
+            return "nothing"
+        cost = self.plan.cost
+        if cost.launch >= max(cost.memory, self.compute):
+            return "launch"
+        return "memory" if cost.memory >= self.compute else "compute"
+
 
 def estimates(planned: Planned, code: Code | None) -> dict[str, Estimate]:
     """By kernel. `code`: what was written; None where there is none, as for a CPU, and the plans are all that is known."""
     if code is None:
-        return {id: Estimate(plan.cost.seconds, plan) for id, plan in planned.plans.items()}
+        plain = {id: Estimate(p.cost.seconds, p, launches=planned_launches(p)) for id, p in planned.plans.items()}
+        return {id: _real(planned, id, one) for id, one in plain.items()}
     writers = {k.kernel: k.schedule or GENERAL for k in code.kernels}
+    launched = launches(code, planned.sizes)
     tiles: dict[str, float] = {}
     for function in code.kernels:
         if function.tiling is not None:
@@ -48,26 +83,35 @@ def estimates(planned: Planned, code: Code | None) -> dict[str, Estimate]:
     found: dict[str, Estimate] = {}
     for kernel, plan in planned.plans.items():
         writer, refused = writers.get(kernel, GENERAL), code.refusals.get(kernel, ())
-        taken: Plan | None = plan
-        if not _took(plan, writer, refused):
-            taken = next((p for p in _plans(planned, kernel) if _took(p, writer, refused)), None)
+        plans = planned.possible[kernel]
+        taken = next((p for p in plans if _took(p, writer, refused)), None)
         if kernel in tiles:
-            found[kernel] = Estimate(tiles[kernel], taken or plan, "tiles")
+            made = Estimate(tiles[kernel], taken or plan, "tiles")
         elif taken is not None:
-            found[kernel] = Estimate(taken.cost.seconds, taken)
+            made = Estimate(taken.cost.seconds, taken)
         else:
-            found[kernel] = Estimate(plan.cost.seconds, plan, "another")
+            made = Estimate(plan.cost.seconds, plan, "another")
+        mine = launched.get(kernel, ())
+        made = replace(made, launches=mine, plans=plans, writer=writers.get(kernel, ""), written=True)
+        found[kernel] = _nothing(made) if idle(mine) else _real(planned, kernel, made)
     return found
 
 
-def _plans(planned: Planned, kernel: str) -> list[Plan]:
-    """All plans of a kernel, the cheapest first."""
-    program = planned.program
-    known = {name: size for name, size in planned.sizes.items() if name not in planned.assumed}
-    env = environment(program, planned.device, known)
-    body = next(k for k in program.kernels if k.id == kernel)
-    found = answers(body, env.buffers, env, live_buffers(program))
-    return sorted((p for p in found if isinstance(p, Plan)), key=lambda p: p.cost.seconds)
+def _real(planned: Planned, kernel: str, made: Estimate) -> Estimate:
+    """The estimate without what the sizes leave out: the model takes every loop to run once at least."""
+    body = next(k for k in planned.program.kernels if k.id == kernel)
+    cost = empty.cost(planned.program, body, planned.numbers, made.plan.cost)
+    if cost is None and not made.written:
+        return replace(_nothing(made), launches=())
+    if cost is None:  # what is launched finds no element
+        launch = made.plan.cost.launch
+        made = replace(made, of="plan", seconds=launch)
+        cost = replace(NO_COST, seconds=launch, launch=launch)
+    return made if cost is made.plan.cost else replace(made, plan=replace(made.plan, cost=cost))
+
+
+def _nothing(made: Estimate) -> Estimate:
+    return replace(made, seconds=0.0, of="nothing", plan=replace(made.plan, cost=NO_COST, workspace=0))
 
 
 def _took(plan: Plan, writer: str, refused: Sequence[str]) -> bool:
@@ -75,3 +119,31 @@ def _took(plan: Plan, writer: str, refused: Sequence[str]) -> bool:
     if writer == GENERAL:
         return plan.schedule == GENERAL
     return plan.schedule in EMITTERS and not any(why.startswith(f"{plan.schedule}: ") for why in refused)
+
+
+@dataclass(frozen=True, slots=True)
+class Reckoned:
+    """A program with its plans and the estimate of each kernel, by id: what every view of its costs is made of."""
+
+    planned: Planned
+    each: dict[str, Estimate]
+
+    @property
+    def seconds(self) -> float:
+        """Of all kernels, one after another."""
+        return sum(one.seconds for one in self.each.values())
+
+    @property
+    def bytes(self) -> int:
+        """Traffic with device memory."""
+        return sum(one.plan.cost.bytes for one in self.each.values())
+
+    @property
+    def own(self) -> bool:
+        """Whether each estimate is of the kernel as it is written."""
+        return all(one.own for one in self.each.values())
+
+
+def reckon(planned: Planned, code: Code | None) -> Reckoned:
+    """The estimates of a program's kernels; `code` as of `estimates`."""
+    return Reckoned(planned, estimates(planned, code))

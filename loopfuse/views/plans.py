@@ -10,13 +10,17 @@ from loopfuse.devices import Device
 from loopfuse.ir import Program
 from loopfuse.passes.contract import live_buffers
 from loopfuse.passes.manager import Stage
-from loopfuse.schedule import accepts
+from loopfuse.schedule import FALLBACK, answers
 from loopfuse.schedule.plan import Plan, Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A program's kernels with their plans or refusals by id, and the numbers that these are for."""
+    """A program's kernels with their plans or refusals by id, and the numbers that these are for.
+
+    `plans` are the cheapest, `possible` all that there are, the cheapest first. `sizes` are those of arrays and the script,
+    with the names of those that are `assumed`; `numbers` has the extents of tiles too, which a plan chooses.
+    """
 
     program: Program
     device: Device
@@ -24,6 +28,8 @@ class Planned:
     refusals: dict[str, Refusal]
     sizes: dict[str, int]
     assumed: frozenset[str]
+    possible: dict[str, tuple[Plan, ...]]
+    numbers: dict[str, int]
 
     @property
     def us(self) -> float:
@@ -45,17 +51,23 @@ def decided(stages: Iterable[Stage]) -> dict[str, Plan]:
 
 
 def plan(program: Program, device: Device, known: Mapping[str, int], stages: Iterable[Stage] = ()) -> Planned:
-    """A plan for every kernel: the one that a stage decided with, else what the schedules answer."""
+    """A plan for every kernel: the cheapest that the schedules answer for the kernel as it now is; where none takes it, the one
+    that a stage decided with, if any."""
     had = decided(stages)
     env = environment(program, device, known)
     plans: dict[str, Plan] = {}
     refusals: dict[str, Refusal] = {}
+    possible: dict[str, tuple[Plan, ...]] = {}
     live = live_buffers(program)
     for kernel in program.kernels:
-        answer = had.get(kernel.id) or accepts(kernel, env.buffers, env, live)
-        if isinstance(answer, Plan):
-            plans[kernel.id] = answer
+        found = answers(kernel, env.buffers, env, live)
+        possible[kernel.id] = tuple(sorted((p for p in found if isinstance(p, Plan)), key=lambda p: p.cost.seconds))
+        best = next((p for p in possible[kernel.id] if p.schedule != FALLBACK), None)
+        best = best or next(iter(possible[kernel.id]), None) or had.get(kernel.id)
+        if best is not None:
+            plans[kernel.id] = best
         else:
-            refusals[kernel.id] = answer
-    sizes = {s.id: env.sizes[s.id] for s in program.sizes if s.id in env.sizes}
-    return Planned(program, device, plans, refusals, sizes, env.assumed)
+            refusals[kernel.id] = max((r for r in found if isinstance(r, Refusal)), key=lambda r: r.passed)
+    chosen = {s.id for s in program.sizes if s.origin == "plan"}
+    sizes = {s.id: env.sizes[s.id] for s in program.sizes if s.id in env.sizes and s.id not in chosen}
+    return Planned(program, device, plans, refusals, sizes, env.assumed - chosen, possible, dict(env.sizes))

@@ -1,17 +1,16 @@
-"""Contraction kernels as they were emitted: instructions, tiles, waves, the share of the device's roof, what follows the
-products, and why they are not faster ones."""
+"""Kernels as they were emitted: how they are launched, and of contractions instructions, tiles, waves, the share of the
+device's roof, what follows the products, and why they are not faster ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from math import prod
 from typing import Any
 
 from loopfuse.cuda.binary import Binary
 from loopfuse.devices import Device
 from loopfuse.emit.code import Code, KernelCode, Tiling
-from loopfuse.memory import show_bytes
+from loopfuse.views.launches import Launched
 from loopfuse.views.tables import microseconds, names, significant, table
 
 FASTER = "faster contraction: "  # how refusals of a faster path begin
@@ -31,17 +30,24 @@ def declined(code: Code, kernel: str) -> list[str]:
     return [why.removeprefix(FASTER) for why in code.refusals.get(kernel, ()) if why.startswith(FASTER)]
 
 
-def lines(code: Code, kernel: str, device: Device, binaries: Mapping[str, Binary] | None = None,
-          measured: float | None = None) -> list[str]:  # fmt: skip
-    """A table for each tiling of a kernel; empty where it is no contraction. `binaries`: of the functions that were compiled,
-    by name; `measured`: the seconds that the kernel took when its tiles were timed."""
+def lines(code: Code, kernel: str, device: Device, launched: Sequence[Launched],
+          binaries: Mapping[str, Binary] | None = None, measured: float | None = None) -> list[str]:  # fmt: skip
+    """A table for each function of a kernel: how it is written and launched, of products also their tiles. `launched`: the
+    kernel's launches; `binaries`: of the functions that were compiled, by name; `measured`: the seconds that the kernel took
+    when its tiles were timed."""
     said: list[str] = []
-    for function, tiling in _found(code, kernel):
-        sizes = ", ".join(code.sizes)
-        any_ = [("for", f"any {sizes}; `--dims` shows the kernel for given ones")] * bool(sizes)
-        rows = [*any_, *_rows(code, function, tiling, device, (binaries or {}).get(function.name), measured),
-                *_lock(code, kernel), *(("not", why) for why in declined(code, kernel))]  # fmt: skip
-        said += table((), rows)
+    sizes = ", ".join(code.sizes)
+    any_ = [("for", f"any {sizes}; `--dims` shows the kernel for given ones")] * bool(sizes)
+    tiled = {function.name: tiling for function, tiling in _found(code, kernel)}
+    for one in launched:
+        tiling, binary = tiled.get(one.function), (binaries or {}).get(one.function)
+        if tiling is not None:
+            said += table((), [*any_, *_rows(one, tiling, device, binary, measured), *_lock(code, kernel),
+                               *(("not", why) for why in declined(code, kernel))])  # fmt: skip
+        else:
+            said += table((), [*any_, ("then" if said else "by", one.why or one.function), ("blocks", one.shown),
+                               ("registers", _registers(binary))])  # fmt: skip
+        any_ = []
     return said
 
 
@@ -95,7 +101,7 @@ def busy(tiling: Tiling, device: Device) -> int:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _rows(code: Code, function: KernelCode, tiling: Tiling, device: Device, binary: Binary | None,
+def _rows(launched: Launched, tiling: Tiling, device: Device, binary: Binary | None,
           measured: float | None) -> list[tuple[str, str]]:  # fmt: skip
     bound, least = roof(tiling, device)
     share = f"{least / tiling.seconds:.0%} of the {bound}" if tiling.seconds else ""
@@ -103,7 +109,7 @@ def _rows(code: Code, function: KernelCode, tiling: Tiling, device: Device, bina
     rows = [
         ("by", tiling.path), ("tile", _tile(tiling)), ("ring", _ring(tiling)),
         ("results", f"{tiling.results} registers a thread"), ("registers", _registers(binary)),
-        ("blocks", _blocks(code, function)), ("waves", _waves(tiling, device)),
+        ("blocks", launched.shown), ("waves", _waves(tiling, device)),
         ("predicted", f"{microseconds(tiling.seconds * 1e6)} us, {share}"), *timed, ("epilogue", _epilogue(tiling)),
     ]  # fmt: skip
     passing = {
@@ -116,18 +122,11 @@ def _rows(code: Code, function: KernelCode, tiling: Tiling, device: Device, bina
 def _registers(binary: Binary | None) -> str:
     """What a thread takes, which only a compiler knows."""
     if binary is None:
-        return "not compiled here"
+        return "not compiled here, so not known: `--compile` tells; a kernel that spills is then planned again"
     if binary.ptx:
         return f"known to the driver alone, for {binary.compiler} does not know {binary.arch}"
     spills = f"{binary.spills} bytes of spills" if binary.spills else "no spills"
     return f"{binary.registers} a thread, {spills} ({binary.arch}, {binary.compiler})"
-
-
-def _blocks(code: Code, function: KernelCode) -> str:
-    grid = next((step.grid for step in code.launches() if step.kernel == function.name), ())
-    numbers = [str(e) for e in grid]
-    blocks = str(prod(int(n) for n in numbers)) if all(n.isdigit() for n in numbers) else "as many as sizes make it,"
-    return f"{blocks} of {function.threads} threads, {show_bytes(function.shared)} shared"
 
 
 def _lock(code: Code, kernel: str) -> list[tuple[str, str]]:

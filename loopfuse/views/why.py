@@ -15,11 +15,15 @@ from loopfuse.memory import show_bytes
 from loopfuse.passes.contract import live_buffers
 from loopfuse.passes.manager import Stage
 from loopfuse.passes.merge import merge
+from loopfuse.views.costs import UNWRITTEN, UNWRITTEN_MEANS
 from loopfuse.views.counts import count
 from loopfuse.views.decisions import about, decision_table, detail, refusal
+from loopfuse.views.estimates import Reckoned
 from loopfuse.views.lines import defined, gutter, stem
 from loopfuse.views.plans import Planned
 from loopfuse.views.tables import microseconds
+
+NEAR = 0.05  # of a time, by which another one is told apart
 
 
 class History:
@@ -126,25 +130,38 @@ class History:
 # -- what it came to --------------------------------------------------------------------------------------------------
 
 
-def outcome(before: Planned, after: Planned) -> list[str]:
-    """Before and after: kernels, bytes, microseconds, peak memory."""
+def outcome(before: Reckoned, after: Reckoned) -> list[str]:
+    """Before and after: kernels, bytes, microseconds, peak memory; what fusion went by, where that was something else."""
     facts = summary(before, after)
     old, new = facts["before"], facts["after"]
-    us = " -> ".join(f"{'' if f['complete'] else 'more than '}{microseconds(f['us'])}" for f in (old, new))
-    return [
+    us = " -> ".join(
+        f"{'' if f['complete'] else 'more than '}{microseconds(f['us'])}{UNWRITTEN * (not f['own'])}"
+        for f in (old, new)
+    )
+    moved = " -> ".join(f"{show_bytes(f['bytes'])}{UNWRITTEN * (not f['own'])}" for f in (old, new))
+    lines = [
         f"{old['kernels']} -> {new['kernels']} kernels, {us} us",
-        f"{show_bytes(old['bytes'])} -> {show_bytes(new['bytes'])} moved, "
-        f"peak memory {show_bytes(old['peak'])} -> {show_bytes(new['peak'])}",
-    ]  # fmt: skip
+        f"{moved} moved, peak memory {show_bytes(old['peak'])} -> {show_bytes(new['peak'])}",
+    ]
+    if any(abs(f["us_planned"] - f["us"]) > NEAR * f["us"] > 0 for f in (old, new)):
+        by = " -> ".join(microseconds(f["us_planned"]) for f in (old, new))
+        lines.append(f"decided by plans of {by} us; the kernels as they are written have other tiles or schedules")
+    return [*lines, *unwritten(before, after)]
 
 
-def summary(before: Planned, after: Planned) -> dict[str, Any]:
-    """The same as numbers. `complete` tells whether every kernel has a plan, and so a time."""
+def unwritten(*found: Reckoned) -> list[str]:
+    """What a `*` means, where there is one."""
+    return [UNWRITTEN_MEANS] if not all(r.own for r in found) else []
 
-    def facts(planned: Planned) -> dict[str, Any]:
-        counts = count(planned.program, planned.sizes)
-        return {"kernels": counts.kernels, "bytes": counts.bytes, "peak": counts.peak, "us": planned.us,
-                "complete": not planned.refusals}  # fmt: skip
+
+def summary(before: Reckoned, after: Reckoned) -> dict[str, Any]:
+    """The same as numbers. `complete` tells whether every kernel has a plan, and so a time; `own`: whether each number is of
+    the kernel as it is written."""
+
+    def facts(found: Reckoned) -> dict[str, Any]:
+        counts = count(found.planned.program, found.planned.numbers)
+        return {"kernels": counts.kernels, "bytes": found.bytes, "peak": counts.peak, "us": found.seconds * 1e6,
+                "complete": not found.planned.refusals, "own": found.own, "us_planned": found.planned.us}  # fmt: skip
 
     return {"before": facts(before), "after": facts(after)}
 

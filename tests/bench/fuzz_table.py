@@ -63,6 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--smaller", action="store_true", help="also where the page has the figures of more programs")
     options = parser.parse_args(argv)
     figures = load_figures(options.state)
+    if figures.of.script:
+        print(f"{options.state} has the figures of {figures.of}, not of random programs", file=sys.stderr)
+        return 1
     text = options.page.read_text(encoding="utf-8")
     found = SECTION.search(text)
     if found is None:

@@ -60,8 +60,6 @@ HOST: dict[str, str] = {
     "lf_cluster_rank": "inline unsigned int lf_cluster_rank() { return emu_cluster_rank(); }",
     "lf_cluster_sync": "inline void lf_cluster_sync() { emu_cluster_sync(); }",
     "lf_cluster_meet": "inline void lf_cluster_meet() { emu_cluster_sync(); }",
-    "lf_cluster_arrive": "inline void lf_cluster_arrive() { emu_cluster_arrive(); }",
-    "lf_cluster_wait": "inline void lf_cluster_wait() { emu_cluster_wait(); }",
     "lf_cluster_at": "template <class T> inline T* lf_cluster_at(T* p, unsigned int rank) "
     "{ return (T*)emu_cluster_at((void*)p, rank); }",
     **MATRIX,

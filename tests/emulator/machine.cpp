@@ -382,28 +382,16 @@ extern "C" unsigned emu_active() { return current ? current->warp->live : 1u << 
 extern "C" unsigned emu_cluster_rank() { return current ? current->block->rank : blockIdx.x % job.cluster; }
 extern "C" unsigned emu_cluster_size() { return job.cluster; }
 
-extern "C" void emu_cluster_arrive() {
+extern "C" void emu_cluster_sync() {
   Fiber* me = current;
   if (!me) fail("a barrier in a kernel that was taken to have none");
-  if (me->warp->came[CLUSTER] & me->bit) fail("a thread comes to the barrier of the cluster twice before the others have come");
-  me->warp->came[CLUSTER] |= me->bit;
+  me->warp->barred[CLUSTER] |= me->bit;
   if (++at_cluster_barrier == job.threads * job.cluster) {
     at_cluster_barrier = 0;
     free_barred(warps, job.warps * job.cluster, CLUSTER);
+  } else {
+    park(me, "a barrier of the cluster");
   }
-}
-
-extern "C" void emu_cluster_wait() {
-  Fiber* me = current;
-  if (!(me->warp->came[CLUSTER] & me->bit)) return;  // all have come since
-  me->warp->came[CLUSTER] &= ~me->bit;
-  me->warp->barred[CLUSTER] |= me->bit;
-  park(me, "a barrier of the cluster");
-}
-
-extern "C" void emu_cluster_sync() {
-  emu_cluster_arrive();
-  emu_cluster_wait();
 }
 
 extern "C" void* emu_cluster_at(void* p, unsigned rank) {

@@ -18,9 +18,6 @@ def _inline(head: str, body: str, template: str = "") -> str:
 def _tile(name: str, rank: int) -> str:
     coordinates = ", ".join(f"int c{n}" for n in range(rank))
     at = f"const int at[] = {{{', '.join(f'c{n}' for n in range(rank))}}};"
-    if "share" in name:
-        head = f"void {name}(void* to, const lf_map* map, {_BAR}, int blocks, {coordinates})"
-        return _inline(head, f'{at} emu_tile_share("{name}", to, map, bar, blocks, at, {rank});')
     if "load" in name:
         head = f"void {name}(void* to, const lf_map* map, {_BAR}, {coordinates})"
         return _inline(head, f'{at} emu_tile_load("{name}", to, map, bar, at, {rank});')
@@ -62,7 +59,6 @@ MATRIX: dict[str, str] = {
     "lf_bar_ready": _inline("void lf_bar_ready()", "emu_bar_ready();"),
     "lf_bar_expect": _inline(f"void lf_bar_expect({_BAR}, {_WORD} bytes)", "emu_bar_expect(bar, bytes);"),
     "lf_bar_arrive": _inline(f"void lf_bar_arrive({_BAR})", "emu_bar_arrive(bar);"),
-    "lf_bar_arrive_at": _inline(f"void lf_bar_arrive_at({_BAR}, {_WORD} rank)", "emu_bar_arrive_at(bar, rank);"),
     "lf_bar_wait": _inline(f"void lf_bar_wait({_BAR}, {_WORD} parity)", "emu_bar_wait(bar, parity);"),
     **{
         f"lf_send{width}": _inline(
@@ -71,7 +67,7 @@ MATRIX: dict[str, str] = {
         )
         for width, kind in ((4, _WORD), (8, "unsigned long long"))
     },
-    **{name: _tile(name, r) for r in RANKS for name in (f"lf_tile_load{r}", f"lf_tile_share{r}", f"lf_tile_store{r}")},
+    **{name: _tile(name, r) for r in RANKS for name in (f"lf_tile_load{r}", f"lf_tile_store{r}")},
     "lf_tile_store_end": _inline("void lf_tile_store_end()", "emu_tile_store_end();"),
     "lf_tile_store_read": _inline("void lf_tile_store_read()", "emu_tile_store_wait(N);", "template <int N> "),
     "lf_async_fence": _inline("void lf_async_fence()", "emu_async_fence();"),

@@ -279,10 +279,6 @@ extern "C" void emu_bar_expect(u64* p, unsigned bytes) {
 
 extern "C" void emu_bar_arrive(u64* p) { arrive(bar_at(p, "lf_bar_arrive")); }
 
-extern "C" void* emu_cluster_at(void* p, unsigned rank);
-
-extern "C" void emu_bar_arrive_at(u64* p, unsigned rank) { arrive(bar_at(emu_cluster_at(p, rank), "lf_bar_arrive_at")); }
-
 extern "C" void emu_bar_wait(u64* p, unsigned parity) {
   Bar& bar = bar_at(p, "lf_bar_wait");
   Fiber* me = current;
@@ -293,6 +289,8 @@ extern "C" void emu_bar_wait(u64* p, unsigned parity) {
     park(me, bar.names[parity]);
   }
 }
+
+extern "C" void* emu_cluster_at(void* p, unsigned rank);
 
 extern "C" void emu_send(void* to, u64 value, unsigned bytes, u64* p, unsigned rank) {
   me_in("lf_send");
@@ -313,20 +311,6 @@ extern "C" void emu_tile_load(const char* what, void* to, const void* map, u64* 
   if (load_count == COPIES) fail("more than %u tile loads at a time", COPIES);
   loads[load_count++] = c;
   if (at_once(LOAD)) carry_out_load(load_count - 1);
-}
-
-extern "C" void emu_tile_share(const char* what, void* to, const void* map, u64* p, unsigned mask, const int* at, unsigned rank) {
-  Copy c = copy_of(what, map, to, at, rank);
-  if (!mask || mask >> job.cluster) fail("%s to the blocks %x in a cluster of %u", what, mask, job.cluster);
-  for (unsigned r = 0; r < job.cluster; ++r) {
-    if (!(mask >> r & 1)) continue;
-    c.bar = &bar_at(emu_cluster_at(p, r), what);
-    c.block = &blocks[r];
-    if (c.bar->unready) fail("%s with a barrier that lf_bar_ready was not called for", what);
-    if (load_count == COPIES) fail("more than %u tile loads at a time", COPIES);
-    loads[load_count++] = c;
-    if (at_once(LOAD)) carry_out_load(load_count - 1);
-  }
 }
 
 extern "C" void emu_tile_store(const char* what, const void* map, const void* from, const int* at, unsigned rank) {

@@ -108,8 +108,6 @@ EMITTERS: tuple[Mutant, ...] = (
     _edit("ring-phase", "the producer waits for places that nobody has filled yet", f"{WARPGROUP}.producer", "unsigned int {phase} = 1;", "unsigned int {phase} = 0;"),
     _edit("place-released-early", "a place of the ring is released while it is multiplied", f"{PRODUCTS}.loop",
           'self.release(before, f"{step} > 0 && ")', "self.release(self.slot)"),
-    _edit("shared-place-released-at-home", "a place that other blocks copy to is released to this block alone", "emit.matrix.row_kernel:RowKernel.release",
-          "lf_bar_arrive_at({self.empty} + {slot}, {self.thread})", "lf_bar_arrive_at({self.empty} + {slot}, {self.rank})"),
     _edit("run-turned-round", "products of one instruction change places", f"{PRODUCTS}.products",
           'f"{name}[{k}]" for k', 'f"{name}[{len(ids) - 1 - k}]" for k'),
     _edit("slot-taken-early", "results take a slot that others still leave", f"{RESULTS}.vacate", "sent >= slots", "sent > slots"),

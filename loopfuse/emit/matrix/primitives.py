@@ -31,19 +31,6 @@ def _tile_load(rank: int) -> str:
     )
 
 
-def _tile_share(rank: int) -> str:
-    names = [f"c{n}" for n in range(rank)]
-    slots = ", ".join(f"%{n + 4}" for n in range(rank))
-    values = ", ".join(f'"r"({n})' for n in names)
-    return (
-        f"{_I}void lf_tile_share{rank}(void* to, const lf_map* map, unsigned long long* bar, int blocks, "
-        f"{', '.join(f'int {n}' for n in names)}) {{\n"
-        f'  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster '
-        f'[%0], [%1, {{{slots}}}], [%2], %3;"\n'
-        f'    :: "r"(lf_shared_at(to)), "l"(map), "r"(lf_shared_at(bar)), "h"((short)blocks), {values} : "memory");\n}}'
-    )
-
-
 def _tile_store(rank: int) -> str:
     names = [f"c{n}" for n in range(rank)]
     slots = ", ".join(f"%{n + 2}" for n in range(rank))
@@ -140,11 +127,6 @@ PRIMITIVES: dict[str, str] = {
     "lf_bar_arrive": _I + """void lf_bar_arrive(unsigned long long* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(lf_shared_at(bar)) : "memory");
 }""",
-    # At the barrier of block `rank` of the cluster that is where `bar` is in this one.
-    "lf_bar_arrive_at": _I + """void lf_bar_arrive_at(unsigned long long* bar, unsigned int rank) {
-  asm volatile("{ .reg .b32 b; mapa.shared::cluster.u32 b, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [b]; }"
-    :: "r"(lf_shared_at(bar)), "r"(rank) : "memory");
-}""",
     "lf_bar_wait": _I + """void lf_bar_wait(unsigned long long* bar, unsigned int parity) {
   unsigned int done, at = lf_shared_at(bar);
   do {
@@ -170,9 +152,6 @@ __device__ __forceinline__ void lf_send(T* to, T value, unsigned long long* bar,
   }
 }""",
     **{f"lf_tile_load{r}": _tile_load(r) for r in RANKS},
-    # The same to the blocks of the cluster whose bits are set in `blocks`, each time to the same place, and the bytes counted
-    # by the same barrier.
-    **{f"lf_tile_share{r}": _tile_share(r) for r in RANKS},
     **{f"lf_tile_store{r}": _tile_store(r) for r in RANKS},
     "lf_tile_store_end": _I + """void lf_tile_store_end() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }""",
     "lf_tile_store_read": """template <int N> __device__ __forceinline__ void lf_tile_store_read() {

@@ -22,7 +22,7 @@ from loopfuse.emit.matrix.forms import SLOT, TYPES, Form, Operand, operands, unt
 from loopfuse.emit.matrix.leaves import Flat
 from loopfuse.emit.matrix.results import FIRST_GROUP, followed
 from loopfuse.emit.matrix.row_shape import RowForm, Section, parse_rows
-from loopfuse.emit.matrix.row_tiles import ROWS, clusters, exchanged, layout, sent, shared, sharers, tiles
+from loopfuse.emit.matrix.row_tiles import ROWS, clusters, exchanged, layout, sent, shared, tiles
 from loopfuse.emit.matrix.tiling import of_rows, warpgroups
 from loopfuse.emit.matrix.warpgroup import Kernel
 from loopfuse.emit.rows_join import LEAST_SENT
@@ -149,7 +149,6 @@ class RowKernel(Kernel):
                  ) -> None:  # fmt: skip
         super().__init__(form.whole, form.parts, made, ring, pairs, form.whole.job.name)
         self.rows, self.cluster = form, cluster
-        self.sharers = sharers(made, cluster, [ring[a] for a, _ in pairs])
         self.bars = self.states = self.joined = ""
         self.out: list[tuple[int, Store, Flat]] = []  # by section
         self.incoming: tuple[int, Load, Flat] | None = None
@@ -176,28 +175,6 @@ class RowKernel(Kernel):
                           [s.buffer for _, s, _ in self.out], self.cluster, self.room() * self.cluster,
                           followed_by(self.form.consumers))  # fmt: skip
         return replace(made, folds=tuple(a.id for section in self.rows.sections for a in section.accs))
-
-    # -- left operands that the blocks of a cluster share ---------------------------------------------------------------
-
-    def release(self, slot: str, when: str = "") -> None:
-        """A place of the ring is free once the consumers of all blocks to which parts are copied have read it."""
-        if self.sharers == 1:
-            super().release(slot, when)
-            return
-        self.w.line(
-            f"if ({when}{self.thread} < {self.sharers}) lf_bar_arrive_at({self.empty} + {slot}, {self.thread});"
-        )
-
-    def before_copies(self) -> None:
-        """No block copies to another one before that one's barriers are there."""
-        if self.sharers > 1:
-            self.w.line("lf_cluster_wait();")
-
-    def leave(self) -> None:
-        """No block leaves while another one may still tell it that places are free."""
-        if self.sharers > 1:
-            self.w.line("lf_syncwarp();")
-            self.w.line("lf_cluster_meet();")
 
     # -- what is arranged otherwise -----------------------------------------------------------------------------------
 
@@ -277,11 +254,11 @@ class RowKernel(Kernel):
         return room + count * 16 + count * 2 * exchanged(self.rows, self.cluster)
 
     def begin(self, how: str) -> None:
-        """All threads of a cluster come to its barrier: none sends anything to another block before that one's barriers are
-        there. Consumers wait for it where their tiles begin."""
-        if self.cluster > 1:
-            self.w.line("lf_cluster_arrive();")
-        super().begin(how)
+        """The threads of a cluster meet, here once: none sends anything to another block before that one's barriers are there."""
+        if self.cluster == 1:
+            super().begin(how)
+        elif how == "meet":
+            self.w.line("lf_cluster_meet();")
 
     def elements(self) -> Epilogue:
         """What writes the elements."""
@@ -297,16 +274,15 @@ class RowKernel(Kernel):
         return tuple(side for side in super().sides() if side not in shared(self.rows))
 
     def before_tiles(self) -> None:
-        """What all tiles of the block share; then the blocks of a cluster are there."""
+        """What all tiles of the block share."""
+        if not shared(self.rows):
+            return
         w, count = self.w, self.form.consumers
-        if shared(self.rows):
-            super().tops()
-            if self.leaves.kept["cols"]:
-                self.epilogue.origin = ("0", self.first_column("(int)blockIdx.x"))
-                self.epilogue.one_sided("(int)threadIdx.x - 128", 128 * count, shared(self.rows))
-                w.line(f"lf_group_sync({ALL}, {128 * count});")
-        if self.cluster > 1:
-            w.line("lf_cluster_wait();")
+        super().tops()
+        if self.leaves.kept["cols"]:
+            self.epilogue.origin = ("0", self.first_column("(int)blockIdx.x"))
+            self.epilogue.one_sided("(int)threadIdx.x - 128", 128 * count, shared(self.rows))
+            w.line(f"lf_group_sync({ALL}, {128 * count});")
 
     def tops(self) -> None:
         """They are there before the first tile, where there is no batch."""

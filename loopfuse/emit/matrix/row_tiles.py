@@ -74,13 +74,6 @@ def shared(form: RowForm) -> tuple[str, ...]:
     return () if form.whole.batch else ("cols",)
 
 
-def sharers(form: Form, cluster: int, lefts: list[Operand]) -> int:
-    """How many blocks of a cluster share the copying of left operands, which are the same for all of them: each copies a part
-    of the tile to every block. A part has groups of eight rows of 128 bytes, which the swizzle permutes among themselves."""
-    rows = [o.rows if o.major == "k" else form.depth for o in lefts]
-    return cluster if all(r % (8 * cluster) == 0 for r in rows) else 1
-
-
 def exchanged(form: RowForm, cluster: int) -> int:
     """Bytes that a consumer has for the partial states of a join."""
     if cluster == 1:

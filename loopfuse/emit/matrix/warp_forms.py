@@ -188,7 +188,9 @@ def kind(whole: Contraction) -> str | Declined:
             return Declined(f"the matrix units keep sums of i8 in i32, which may not hold these of {dtype}",
                             "a sum in i32 would lift it")  # fmt: skip
         if found not in ("i8", "f64") and not (dtype.is_float and dtype.bits <= 32):
-            return Declined(f"the matrix units keep sums of {found} in f32, not in {dtype}", "a sum in f32 would lift it")
+            return Declined(
+                f"the matrix units keep sums of {found} in f32, not in {dtype}", "a sum in f32 would lift it"
+            )
     return found
 
 

@@ -39,7 +39,6 @@ class Kernel(Products):
     releases = 1  # arrivals of a consumer at `empty`
     kept_rows = False  # whether results stay in registers for several loops
     through = ""  # how operands come, where not from shared memory
-    sharers = 1  # blocks of which each copies a part of the left operands' tiles, to all of them
     of = ""  # whose tiles they are, where not of one nest
 
     def __init__(self, whole: Contraction, leaves: Leaves, form: Form, ring: list[Operand],
@@ -59,12 +58,11 @@ class Kernel(Products):
         apart = [side.batch[k] for k in follows]
         stem = f"{side.buffer.id}.tiles"
         item = side.buffer.dtype.itemsize
-        share = self.sharers if left else 1
         if operand.major == "k":
             return self.map(side.buffer.id, side.start, (inner, across, *outer, *batch),
-                            (side.row, *side.depth[:-1], *apart), (ROW // item, operand.rows // share), stem)  # fmt: skip
+                            (side.row, *side.depth[:-1], *apart), (ROW // item, operand.rows), stem)  # fmt: skip
         return self.map(side.buffer.id, side.start, (across, inner, *outer, *batch),
-                        (side.depth[-1], *side.depth[:-1], *apart), (ROW // item, self.form.depth // share), stem)  # fmt: skip
+                        (side.depth[-1], *side.depth[:-1], *apart), (ROW // item, self.form.depth), stem)  # fmt: skip
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 
@@ -98,7 +96,7 @@ class Kernel(Products):
         with w.block("if (threadIdx.x == 0)"):
             for name in (*self.maps, *([self.in_map] if self.in_map else []), *self.out_maps):
                 w.line(f"lf_tile_prefetch(&{name});")
-            sharing = (1 if form.pingpong else groups) * self.releases * self.sharers
+            sharing = (1 if form.pingpong else groups) * self.releases
             w.line(f"for (int s = 0; s < {form.stages}; ++s) {{ lf_bar_init({self.full} + s, 1); "
                    f"lf_bar_init({self.empty} + s, {sharing}); }}")  # fmt: skip
             if self.inplace:
@@ -107,6 +105,7 @@ class Kernel(Products):
         self.results = form.blocks * form.columns // 2 * len(whole.units)
         many = self.results >= MANY_RESULTS
         self.tight = many or form.consumers > 2
+        self.begin("meet")
         with w.block(f"if ({self.group} == 0)"):
             self.begin("arrive")
             if form.consumers > 1:
@@ -151,8 +150,10 @@ class Kernel(Products):
         return room
 
     def begin(self, how: str) -> None:
-        """The consumers wait until the barriers are there (`sync`). The thread that copies made them, and does not (`arrive`)."""
-        self.w.line(f"lf_group_{how}({BEGUN}, {self.form.threads});")
+        """The consumers wait until the barriers are there (`sync`); the thread that copies made them, and does not (`arrive`).
+        Nobody waits where all pass by (`meet`)."""
+        if how != "meet":
+            self.w.line(f"lf_group_{how}({BEGUN}, {self.form.threads});")
 
     def elements(self) -> Epilogue:
         """What writes the elements of the result."""
@@ -168,7 +169,6 @@ class Kernel(Products):
         """One thread copies the tiles of the operands, as far ahead as the ring goes."""
         w, form = self.w, self.form
         tile, slot, phase, step = (w.names.fresh(x) for x in ("tile", "slot", "phase", "step"))
-        self.before_copies()
         with w.block("if (threadIdx.x == 0)"):
             w.line(f"int {slot} = 0;")
             w.line(f"unsigned int {phase} = 1;")
@@ -192,15 +192,8 @@ class Kernel(Products):
             w.line("lf_syncwarp();")
             w.line("lf_cluster_meet();")
             w.line("lf_cluster_meet();")
-        self.leave()
         for name in (tile, slot, phase, step):
             w.names.free(name)
-
-    def before_copies(self) -> None:
-        """What the producer waits for before its first copy."""
-
-    def leave(self) -> None:
-        """What threads wait for when they have done all."""
 
     def more(self, slot: str, phase: str) -> None:
         """What comes through the ring after the operands of a tile."""
@@ -226,18 +219,12 @@ class Kernel(Products):
         points = [self.points[k] for k in followed(operand.side.batch)]
         rest = ", ".join(["", *outer, *points]) if outer or points else ""
         rank = 2 + len(outer) + len(points)
-        share = self.sharers if left else 1
-        load, mine, more = f"lf_tile_load{rank}({{}}, {tiles}, {bar}", "", ""
-        if share > 1:  # a part of it, to all blocks
-            part = (operand.rows if operand.major == "k" else form.depth) // share
-            load, more = f"lf_tile_share{rank}({{}}, {tiles}, {bar}, {(1 << share) - 1}", f" + {self.rank} * {part}"
-            mine = f" + {self.rank} * {part * ROW}"
         panel, width = form.depth * ROW, ROW // operand.side.dtype.itemsize
         for k in range(1 if operand.major == "k" else operand.rows // width):
             offset = operand.offset + k * panel
-            to = load.format(f"{place} + {offset}{mine}" if offset else f"{place}{mine}")
-            at = f"{inner}, {first}{more}" if operand.major == "k" else f"{first} + {width * k}, {inner}{more}"
-            w.line(f"{to}, {at}{rest});")
+            to = f"{place} + {offset}" if offset else place
+            at = f"{inner}, {first}" if operand.major == "k" else f"{first} + {width * k}, {inner}"
+            w.line(f"lf_tile_load{rank}({to}, {tiles}, {bar}, {at}{rest});")
 
     # -- the consumers ------------------------------------------------------------------------------------------------
 
@@ -281,7 +268,6 @@ class Kernel(Products):
             self.free()
         if self.staged:
             w.line(f"if ({self.thread} == 0) lf_tile_store_read<0>();")
-        self.leave()
         if not used(self.mine, w.lines[top + 1 :]):  # a single consumer
             del w.lines[top]
         return more

@@ -319,25 +319,22 @@ class Kernel(Feed):
             self.w.line(f"{load}({where}, {', '.join(out)});")
 
     def multiply(self, half: int, high: int, wide: int) -> None:
-        """Products of the fragments of one half: a right fragment stays while the left ones pass it, to and fro. It is the
-        smaller of the two, and yet this order draws less power than the other one."""
-        w = self.w
-        m, j, r = w.names.fresh("m"), w.names.fresh("j"), w.names.fresh("r")
-        w.line("#pragma unroll")
-        with w.block(f"for (int {j} = 0; {j} < {wide}; ++{j})"):
-            w.line("#pragma unroll")
-            with w.block(f"for (int {m} = 0; {m} < {high}; ++{m})"):
-                w.line(f"const int {r} = {j} % 2 ? {high - 1} - {m} : {m};")
-                for (a, b), name in zip(self.pairs, self.acc.values(), strict=True):
-                    left, right = f"{self.fragments[a]}[{half}][{r}]", f"{self.fragments[b]}[{half}][{j}]"
-                    if self.kind == "f64" and not tall(self.whole.job.target.device.arch):
-                        for h in range(2):
-                            pair = f"{name}[{r}][{j}][{2 * h}], {name}[{r}][{j}][{2 * h + 1}]"
-                            w.line(f"lf_mma_8x8_f64({pair}, {left}[{h}], {right});")
-                        continue
-                    w.line(f"lf_mma_16x8_{self.kind}({name}[{r}][{j}], {left}, {right});")
-        for text in (m, j, r):
-            w.names.free(text)
+        """Products of the fragments of one half: the right fragments pass two left ones, to and fro, so that neighbours share
+        fragments. One left fragment at a time draws more power, and so do four."""
+        order: list[tuple[int, int]] = []
+        for first in range(0, high, 2):
+            for c in range(wide) if first % 4 == 0 else reversed(range(wide)):
+                rows = [r for r in (first, first + 1) if r < high]
+                order += [(r, c) for r in (rows if c % 2 == 0 else rows[::-1])]
+        for r, c in order:
+            for (a, b), name in zip(self.pairs, self.acc.values(), strict=True):
+                left, right = f"{self.fragments[a]}[{half}][{r}]", f"{self.fragments[b]}[{half}][{c}]"
+                if self.kind == "f64" and not tall(self.whole.job.target.device.arch):
+                    for h in range(2):
+                        pair = f"{name}[{r}][{c}][{2 * h}], {name}[{r}][{c}][{2 * h + 1}]"
+                        self.w.line(f"lf_mma_8x8_f64({pair}, {left}[{h}], {right});")
+                    continue
+                self.w.line(f"lf_mma_16x8_{self.kind}({name}[{r}][{c}], {left}, {right});")
 
     def partial(self, split: Split) -> None:
         """The sums of a part to memory."""

@@ -16,7 +16,7 @@ from math import prod
 
 from loopfuse.analysis.env import Env
 from loopfuse.decisions import Cause
-from loopfuse.ir import Buffer, Dim, Interval, Kernel, Loop, Size
+from loopfuse.ir import Buffer, Dim, Interval, Kernel, Loop, Size, Stmt
 from loopfuse.passes.merge import Merged
 from loopfuse.passes.moving import cost
 from loopfuse.passes.sweep import arrays
@@ -404,14 +404,14 @@ def _width(region: Region, numbers: dict[str, int]) -> int:
 def _operations(stage: Stage, numbers: dict[str, int]) -> int:
     """The operations for one element of a stage."""
 
-    def block(body: tuple[object, ...]) -> int:
+    def block(body: tuple[Stmt, ...]) -> int:
         total = 0
         for stmt in body:
             if isinstance(stmt, Loop):
                 trips = prod(int((d.hi[0] - d.lo[0]).value(numbers)) for d in stmt.dims)
                 total += max(trips, 0) * (len(stmt.accs) + block(stmt.body))
             else:
-                total += cost(*exprs(stmt))  # type: ignore[arg-type]
+                total += cost(*exprs(stmt))
         return total
 
     return block(stage.body)
