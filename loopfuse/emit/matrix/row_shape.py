@@ -8,17 +8,17 @@ its own. An array that keeps something of every element from one loop to a later
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loopfuse.constants import to_number
-from loopfuse.dtypes import BF16, F16, F32
+from loopfuse.dtypes import BF16, F16, F32, I64
 from loopfuse.emit.base import Declined, Job
 from loopfuse.emit.matrix.leaves import Leaves, leaves
 from loopfuse.emit.matrix.pivots import live, without_pivot
 from loopfuse.emit.matrix.shape import Contraction, parts
 from loopfuse.emit.slices import levels, prune
-from loopfuse.ir import Acc, Const, Dim, Expr, Let, Load, Loop, Op, Ref, Stmt, Store
+from loopfuse.ir import Acc, Affine, Const, Dim, Expr, Let, Load, Loop, Op, Ref, Stmt, Store
 from loopfuse.rewrite import Mapper, Substitution, map_expr
 from loopfuse.schedule.products import Product, products
 from loopfuse.sizes import ONE, Poly
@@ -176,7 +176,7 @@ class _Sections:
         self._add(pending, False)
         for section in self.sections:
             section.stmts = tuple(x for s in section.stmts for x in self._writing(s))
-        held = self._places()
+        held = self._differences() or self._places()
         if isinstance(held, Declined):
             return held
         found = self._leaves(held)
@@ -303,6 +303,72 @@ class _Sections:
                 return Declined("more is kept of an element than its products leave room for")
         return found
 
+    def _differences(self) -> dict[str, str] | None:
+        """Where a sweep makes the difference of a value that is kept and one of the row, and a later sweep makes it again, as a
+        variance and what it scales do: elements keep the difference from then on. What is kept where; None where that
+        leaves no room, and all is as it was."""
+        before = [s.stmts for s in self.sections]
+        made: dict[tuple[str, Expr], str] = {}
+        again: set[str] = set()
+        rows: dict[str, Expr] = {}
+        for section in self.sections:
+            if not section.sweep:
+                for stmt in section.stmts:
+                    if isinstance(stmt, Let):
+                        rows[stmt.id] = self._alike(stmt.value, rows)
+                continue
+            copies: dict[str, Ref] = {}  # of what is kept
+            stmts: list[Let | Store] = []
+            for stmt in section.stmts:
+                stmts.append(stmt)
+                if not isinstance(stmt, Let):
+                    continue
+                if isinstance(stmt.value, Ref):
+                    copies[stmt.id] = copies.get(stmt.value.id, stmt.value)
+                key = _difference(stmt.value, copies, rows)
+                if key is None:
+                    continue
+                if key in made:
+                    stmts[-1] = replace(stmt, value=Ref(made[key] + HELD, F32, span=stmt.value.span))
+                    again.add(made[key])
+                elif section.accs:
+                    made[key] = stmt.id
+                    stmts.append(Let(stmt.id + HELD, Ref(stmt.id, F32), span=stmt.span))
+            section.stmts = tuple(stmts)
+        self._drop({name + HELD for name in made.values() if name not in again})
+        found = self._places() if again else None
+        if found is None or isinstance(found, Declined):
+            for section, old in zip(self.sections, before, strict=True):
+                section.stmts = old
+            return None
+        return found
+
+    def _drop(self, names: set[str]) -> None:
+        """Leave out lets, and then every other that nothing reads."""
+        while True:
+            for section in self.sections:
+                section.stmts = tuple(s for s in section.stmts if not isinstance(s, Let) or s.id not in names)
+            left = [s for section in self.sections for s in section.stmts]
+            read = {n for s in left for n in own(s).names.values}
+            names = {s.id for s in left if isinstance(s, Let) and s.id not in read}
+            if not names:
+                return
+
+    def _alike(self, value: Expr, rows: Mapping[str, Expr]) -> Expr:
+        """A value of the row made of what no name stands for, and counts as numbers: to be compared."""
+
+        def plain(e: Expr) -> Expr:
+            if isinstance(e, Ref) and e.id in self.counts and e.dtype == I64:
+                e = Affine(self.whole.cols.extent * self.counts[e.id][1])
+            if isinstance(e, Affine):
+                number = self.whole.job.target.number(e.poly)
+                return e if number is None else Affine(Poly.of(number))
+            if isinstance(e, Ref):
+                return rows.get(e.id, e)
+            return replace(e, implied=False) if isinstance(e, Op) else e
+
+        return map_expr(value, plain)
+
     def _leaves(self, held: dict[str, str]) -> Leaves:
         """What the statements are made from, with values of one side apart; the sections then have what remains."""
         stmts = [s for section in self.sections for s in section.stmts]
@@ -325,6 +391,17 @@ def _base(value: Expr) -> Expr:
     while isinstance(base, Op) and base.op == "cast" and base.args[0].dtype in (F32, F16, BF16):
         base = base.args[0]
     return base if isinstance(base, Ref) else value
+
+
+def _difference(value: Expr, copies: Mapping[str, Ref], rows: Mapping[str, Expr]) -> tuple[str, Expr] | None:
+    """Of a difference of what elements keep and a value of the row, what it is the difference of."""
+    if not isinstance(value, Op) or value.op != "sub" or value.dtype != F32:
+        return None
+    left, right = value.args
+    if not isinstance(left, Ref) or not isinstance(right, Ref) or right.id not in rows:
+        return None
+    base = copies.get(left.id, left).id
+    return (base, rows[right.id]) if base.endswith(HELD) else None
 
 
 def _follows(store: Store, dims: tuple[Dim, ...]) -> bool:
