@@ -50,6 +50,10 @@ PROGRAMS: dict[str, str] = {
     "output o = bf16(h / (1.0 + max(abs(h), axis=1)[:, None]))\noutput m = max(abs(h), axis=1)\n",
     "dual": AB + "input c: bf16[K, N]\ninput w: bf16[N]\noutput o = nn.rmsnorm(nn.silu(a @ b) * (a @ c), w)\n",
     "centred": AB + "let h = f32(a @ b)\noutput o = h - mean(h, axis=1)[:, None]\noutput k = argmax(h, axis=1)\n",
+    "two shifts": AB + "let h = f32(a @ b)\nlet m = mean(h, axis=1)[:, None]\nlet v = mean((h - m) * (h - m), axis=1)[:, None]\n"
+    "let d = h - 0.5 * max(h, axis=1)[:, None]\noutput o = bf16((d * d + d) * rsqrt(v + 1.0))\n",
+    "shift and value": AB + "let h = f32(a @ b)\nlet m = mean(h, axis=1)[:, None]\nlet v = mean((h - m) * (h - m), axis=1)[:, None]\n"
+    "output o = bf16((h - m) * rsqrt(v + 1.0) + h)\n",
 }  # fmt: skip
 EXTENTS = ((130, 256, 64), (70, 520, 40), (130, 200, 72), (65, 1024, 16), (5, 64, 8))
 CASES = [(name, e) for k, name in enumerate(PROGRAMS) for e in (EXTENTS[k % 2], EXTENTS[2 + k % 3])]
@@ -198,6 +202,7 @@ def test_structure() -> None:
     (kernel,) = code.kernels
     assert kernel.cluster == 4 and "tiles of 192 x 256" in kernel.why
     assert kernel.text.count("lf_bar_wait(bar") == 2  # the sum, then the squares; no product for a pivot
+    assert "d_2_held" in kernel.text and "mean_1" not in kernel.text  # the norm takes what the variance made
     assert "r_tiles" in kernel.text and "o_tiles" in kernel.text and not code.memory
     (launch,) = code.steps
     assert isinstance(launch, Launch) and launch.grid[0].constant == 116  # three tiles a cluster

@@ -63,7 +63,7 @@ WARPGROUPS = ("one", "nn", "nt", "tn", "turned", "bias", "row and column", "resi
               "two depths", "window", "no depth")  # fmt: skip
 FRAGMENTS = (("nn", (64, 32, 132)), ("tt", (260, 131, 36)), ("residual", (65, 36, 12)), ("row maxima", (300, 36, 12)), ("i8", (64, 33, 16)),
              ("i8 scaled", (65, 36, 272)), ("dual", (33, 20, 24)))  # fmt: skip
-ROW_PRODUCTS = (("layernorm", (70, 520, 40)), ("softmax", (70, 520, 40)), ("both", (65, 1024, 16)), ("centred", (130, 200, 72)),
+ROW_PRODUCTS = (("layernorm", (70, 520, 40)), ("softmax", (70, 520, 40)), ("both", (65, 1024, 16)), ("two shifts", (70, 72, 40)), ("centred", (130, 200, 72)),
                 ("softmax tf32", (130, 256, 64)))  # fmt: skip
 CUT = ("residual", "f64")
 TILES = (("columns of a map", test_emit_contractions.TILES[1]), ("two outputs", test_emit_contractions.TILES[6]))
