@@ -39,7 +39,7 @@ def _row(kernel: str, found: Estimate) -> tuple[str, ...]:
     each = found.launches
     return (kernel, found.schedule, amount(_flops(cost)) + star, show_bytes(cost.bytes) + star, significant(cost.intensity),
             found.bound, _several(str(e.blocks) for e in each), _several(str(e.threads) for e in each),
-            show_bytes(max((e.shared for e in each), default=0)), f"{share:.0%}",
+            show_bytes(max(e.shared for e in each)) if each else "-", f"{share:.0%}",
             microseconds(found.seconds * 1e6) + star)  # fmt: skip
 
 
