@@ -76,14 +76,8 @@ class Results:
         """The map of an array of the result's shape."""
         whole = self.whole
         extents = (whole.cols.extent, whole.rows.extent, *(a.extent for a in whole.batch))
-        return self.map(
-            buffer,
-            flat.start,
-            extents,
-            (flat.row, *flat.batch),
-            (ROW // self.whole.job.buffers[buffer].dtype.itemsize, 64),
-            stem,
-        )
+        box = (ROW // whole.job.buffers[buffer].dtype.itemsize, 64)
+        return self.map(buffer, flat.start, extents, (flat.row, *flat.batch), box, stem)
 
     @property
     def inplace(self) -> bool:
@@ -148,11 +142,7 @@ class Results:
                     self.gather(k, m, c)
                 sent = self.piece(k, m, c, width, (warp_row, lane_col, own), sent)
             self.end(m, c, width, warp_row, lane_col)
-        places = {
-            warp_row: self.lane_row(),
-            lane_col: f"{self.thread} % 4 * 2",
-            own: self.matrix_row(),
-        }
+        places = {warp_row: self.lane_row(), lane_col: f"{self.thread} % 4 * 2", own: self.matrix_row()}
         ahead = [f"const int {name} = {text};" for name, text in places.items() if used(name, w.lines[start:])]
         w.lines[start:start] = ["  " * depth + text for text in ahead]
         for name in (*places, *self.declared):
@@ -167,13 +157,17 @@ class Results:
         self.w.line(self.sync())
         return True
 
-    def vacate(self, sent: int) -> None:
-        """Before a tile is put into a slot of which another one of the same results left: that has been read. Those after
-        it need not be, so that nobody waits for the one that left last."""
+    def vacate(self, sent: int, count: int = 1) -> None:
+        """Before `count` tiles are put into slots of which others of the same results left: those have been read. Those after
+        them need not be, so that nobody waits for the one that left last."""
         slots = self.form.slots
-        if not self.inplace and sent >= slots:
-            self.w.line(f"if ({self.thread} == 0) lf_tile_store_read<{slots - 1}>();")
+        if not self.inplace and sent + count > slots:
+            self.w.line(f"if ({self.thread} == 0) lf_tile_store_read<{slots - count}>();")
             self.w.line(self.sync())
+
+    def element(self, sent: int) -> str:
+        """Where an element of 32 bits goes by itself, over `{j}` and `{e}`; "" where all of a part are made first."""
+        return ""
 
     def lane_row(self) -> str:
         """The first row of a thread, of the 64."""
@@ -256,23 +250,9 @@ class Results:
             for q in range(0 if self.tight else 4):
                 w.line(self.move("load", there, str(2 * q), own, pairs, 4 * q))
             epilogue.tiles[load] = self.pair(pairs, self.tight)
-        made: dict[str, str] = {}
-        epilogue.packed, epilogue.plain = {}, {}
-        for number, (store, _) in enumerate(self.staged):
-            if self.whole.job.buffers[store.buffer].dtype in HALVES:
-                name = made[store.buffer] = n(f"{store.buffer}.pairs")
-                early = self.tight and number == 0  # its slot is free by now
-                w.line(f"unsigned int {name}[{4 if early else 16}];")
-                epilogue.packed[store.buffer] = self.pair(name, early)
-                if early:
-                    to = self.slot_at(at if self.inplace else sent % form.slots)
-                    epilogue.after = [f"if ({{j}} % 2 == 1) {self.move('store', to, '{j} - 1', own, name, 0)}"]
-            else:
-                name = made[store.buffer] = n(f"{store.buffer}.made")
-                w.line(f"float {name}[32];")
-                epilogue.plain[store.buffer] = f"{name}[4 * {{j}} + {{e}}]"
-        if epilogue.after:
-            self.vacate(sent)
+        made, early = self.targets(own, at if self.inplace else sent % form.slots, sent)
+        if early:
+            self.vacate(sent, early)
         epilogue.block(Block(row, col, width))
         if self.residual:
             self.taken(k)
@@ -281,11 +261,13 @@ class Results:
             halves = 1 if store.buffer in epilogue.packed else 2
             for half in range(halves):
                 place = at if self.inplace else sent % form.slots
-                if halves == 2 or store is not self.staged[0][0] or not self.tight:
+                placed = early > 0 and store is self.staged[0][0]
+                if not placed:
                     self.vacate(sent)
                     self.stage_out(made[store.buffer], place, half if halves == 2 else -1, (warp_row, own), flat)
-                w.line("lf_async_fence();")
-                w.line(self.sync())
+                if not placed or half == 0:
+                    w.line("lf_async_fence();")
+                    w.line(self.sync())
                 points = "".join(f", {self.points[x]}" for x in batch)
                 with w.block(f"if ({self.thread} == 0)"):
                     w.line(f"lf_tile_store{2 + len(batch)}(&{out}, {self.slots} + {place * SLOT}, "
@@ -297,6 +279,30 @@ class Results:
         for name in (*made.values(), *([epilogue.tiles[self.residual[0]].split("[")[0]] if self.residual else [])):
             w.names.free(name)
         return sent
+
+    def targets(self, own: str, at: int, sent: int) -> tuple[dict[str, str], int]:
+        """Where the elements of a part go: by output the array of them, or to the slot `at` as they are made, which is for the
+        first output where registers are few; and how many tiles of that there are."""
+        w, n, epilogue = self.w, self.w.names.fresh, self.epilogue
+        made: dict[str, str] = {}
+        epilogue.packed, epilogue.plain = {}, {}
+        early = 0  # tiles of the first output to which its elements go as they are made
+        for number, (store, _) in enumerate(self.staged):
+            if self.whole.job.buffers[store.buffer].dtype in HALVES:
+                name = made[store.buffer] = n(f"{store.buffer}.pairs")
+                few = self.tight and number == 0
+                w.line(f"unsigned int {name}[{4 if few else 16}];")
+                epilogue.packed[store.buffer] = self.pair(name, few)
+                if few:
+                    early, to = 1, self.slot_at(at)
+                    epilogue.after = [f"if ({{j}} % 2 == 1) {self.move('store', to, '{j} - 1', own, name, 0)}"]
+            elif number == 0 and (to := self.element(sent)):
+                early, epilogue.plain[store.buffer] = 2, to
+            else:
+                name = made[store.buffer] = n(f"{store.buffer}.made")
+                w.line(f"float {name}[32];")
+                epilogue.plain[store.buffer] = f"{name}[4 * {{j}} + {{e}}]"
+        return made, early
 
     def sends(self) -> int:
         """Tiles that go out for a part of the result."""

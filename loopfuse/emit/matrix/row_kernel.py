@@ -18,7 +18,7 @@ from loopfuse.emit.approx import approximations
 from loopfuse.emit.base import Declined, Emitted, Job
 from loopfuse.emit.code import Launch, Tiling, grid
 from loopfuse.emit.matrix.epilogue import Epilogue, indices
-from loopfuse.emit.matrix.forms import SLOT, TYPES, Form, Operand, operands, untaken
+from loopfuse.emit.matrix.forms import ROW, SLOT, TYPES, Form, Operand, operands, untaken
 from loopfuse.emit.matrix.leaves import Flat
 from loopfuse.emit.matrix.results import FIRST_GROUP, followed
 from loopfuse.emit.matrix.row_shape import RowForm, Section, parse_rows
@@ -238,6 +238,16 @@ class RowKernel(Kernel):
             self.w.line(self.sync())
             self.release(self.slot)
             self.w.line(f"if (++{self.slot} == {self.form.stages}) {{ {self.slot} = 0; {self.phase} ^= 1; }}")
+
+    def element(self, sent: int) -> str:
+        """Elements of 32 bits go to their two slots as they are made: registers hold the results of the whole tile."""
+        if not self.tight or self.inplace:
+            return ""
+        t, slots = self.thread, self.form.slots
+        place = f"({{j}} / 4 ? {(sent + 1) % slots * SLOT} : {sent % slots * SLOT})"
+        line = f"({t} / 32 * 16 + {t} % 32 / 4 + {{e}} / 2 * 8)"
+        chunk = f"((2 * ({{j}} % 4) + {t} % 4 / 2 ^ {t} % 32 / 4) << 4)"
+        return f"((float*)({self.slots} + {place} + {line} * {ROW} + {chunk}))[{t} % 2 * 2 + {{e}} % 2]"
 
     def beside(self, room: int) -> int:
         """Barriers and places for the joins of a cluster."""
