@@ -221,7 +221,7 @@ FOLLOWED = {
     "a pair of indices": (TILED.format(first="  par m < M, n < H*D, k < N\n    a[m, n, k] = exp(x[m, n, k])"),
                           "m:m + 1, n:n + 1, t:min(N, T + t)"),
     "names that both have": (TILED.format(first="  par t < M, i < H*D, k < N\n    a[t, i, k] = exp(x[t, i, k])"),
-                             "t:t + 1, i:i + 1, t.1:min(N, T + t.1)"),
+                             "t.2:t.2 + 1, i.2:i.2 + 1, t.1:min(N, T + t.1)"),
     "an index that is split": (TILED.format(first="  par m < M, h < H, d < D\n    par k < N\n"
                                             "      a[m, h*D + d, k] = exp(x[m, h*D + d, k])"),
                                "m:m + 1, D*h + d:D*h + d + 1, t:min(N, T + t)"),
