@@ -112,7 +112,7 @@ EMITTERS: tuple[Mutant, ...] = (
           'f"{name}[{k}]" for k', 'f"{name}[{len(ids) - 1 - k}]" for k'),
     _edit("difference-of-another-mean", "elements keep a difference for one of another value of the row", "emit.matrix.row_shape:_difference",
           "(base, rows[right.id])", "(base, Ref(base, F32))"),
-    _edit("slot-taken-early", "results take a slot that others still leave", f"{RESULTS}.vacate", "sent >= slots", "sent > slots"),
+    _edit("slot-taken-early", "results take a slot that others still leave", f"{RESULTS}.vacate", "sent + count > slots", "sent > slots"),
     _edit("tile-coordinate-off", "the second panel of an operand comes from one panel further", f"{WARPGROUP}.copy",
           "{first} + {width * k}", "{first} + {width * (k + (k > 0))}"),
     _edit("sum-along-the-wrong-depth", "a stage of the sum is copied from the stage after it", f"{WARPGROUP}.copy",
