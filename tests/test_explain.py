@@ -181,6 +181,18 @@ def test_every_faster_path_has_a_reason(plain: Shell, dtype: str, dims: str) -> 
     assert bool(missing) == bool(found.keys() - {"by"})
 
 
+def test_plans_are_compared_with_plans(plain: Shell) -> None:
+    """A plan that is less than what the kernel takes as written was still more than the kernel's own."""
+    plain.write("s.lf", "input a: f32[M, K]\ninput b: f32[K, N]\noutput y = a @ b\n")
+    assert plain("explain", "s.lf", "--kernel", "k1", "--dims", "M=17,N=2049,K=513") == 0
+    found = re.search(
+        r"not map: planned at (\S+) us, and contraction at (\S+) us; as written that takes (\S+) us,", plain.out
+    )
+    assert found is not None
+    other, own, taken = map(float, found.groups())
+    assert own <= other < taken
+
+
 def test_reasons_name_the_axis(plain: Shell) -> None:
     assert "its sum has 7 terms (`K`)" in product(plain, "bf16", "M=512,N=512,K=7")["contraction"][0]
     assert "a product of a matrix and a vector" in product(plain, "bf16", "M=512,N=1,K=512")["contraction"][0]

@@ -9,6 +9,7 @@ from loopfuse.diag import CompilerError
 from loopfuse.emit.code import Code
 from loopfuse.emit.program import emit
 from loopfuse.schedule.contraction import NAME
+from loopfuse.schedule.plan import Plan
 from loopfuse.views import tilings
 from loopfuse.views.estimates import GENERAL, Estimate, Reckoned
 from loopfuse.views.tables import microseconds
@@ -24,23 +25,37 @@ def untried(code: Code, known: Mapping[str, int], found: Reckoned, kernel: str) 
         if plan.schedule in (mine, GENERAL, *told):
             continue
         if plan.schedule == NAME:
-            yield from _multiplied(code, known, found, kernel, plan.cost.seconds)
+            yield from _multiplied(code, known, found, kernel, plan)
         else:
-            yield _slower(plan.schedule, plan.cost.seconds, estimate)
+            yield _planned(plan, estimate)
+
+
+def _planned(plan: Plan, estimate: Estimate) -> str:
+    """Plans are compared with plans, so that one may be less than what the kernel takes as it was written."""
+    seconds = plan.cost.seconds
+    chosen = next((p.cost.seconds for p in estimate.plans if p.schedule == estimate.schedule), estimate.seconds)
+    if not chosen <= seconds < estimate.seconds:
+        return _slower(plan.schedule, seconds, estimate)
+    return (f"{plan.schedule}: planned at {_us(seconds)}, and {estimate.schedule} at {_us(chosen)}; as written that takes "
+            f"{_us(estimate.seconds)}, bound by {estimate.bound}")  # fmt: skip
 
 
 def _slower(what: str, seconds: float, estimate: Estimate) -> str:
-    takes = f"{microseconds(estimate.seconds * 1e6)} us, bound by {estimate.bound}"
-    return f"{what}: it would take {microseconds(seconds * 1e6)} us, and {estimate.schedule} takes {takes}"
+    takes = f"{_us(estimate.seconds)}, bound by {estimate.bound}"
+    return f"{what}: it would take {_us(seconds)}, and {estimate.schedule} takes {takes}"
 
 
-def _multiplied(code: Code, known: Mapping[str, int], found: Reckoned, kernel: str, seconds: float) -> Iterator[str]:
+def _us(seconds: float) -> str:
+    return f"{microseconds(seconds * 1e6)} us"
+
+
+def _multiplied(code: Code, known: Mapping[str, int], found: Reckoned, kernel: str, plan: Plan) -> Iterator[str]:
     """What the kernel would be as a contraction, which is written on trial."""
     planned, dynamic = found.planned, any(name in code.sizes for name in known)
     try:
         trial = emit(planned.program, known, planned.device, dynamic=dynamic, only=NAME)
     except CompilerError:  # of another kernel, which the code at hand has not as a contraction
-        yield _slower(NAME, seconds, found.each[kernel])
+        yield _planned(plan, found.each[kernel])
         return
     tiled = tilings.found(trial, kernel)
     if tiled:

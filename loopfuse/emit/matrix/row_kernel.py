@@ -263,12 +263,15 @@ class RowKernel(Kernel):
             w.line("lf_bar_ready();")
         return room + count * 16 + count * 2 * exchanged(self.rows, self.cluster)
 
+    def together(self) -> None:
+        """The threads of a cluster meet: none sends anything to another block before that one's barriers are there."""
+        if self.cluster > 1:
+            self.w.line("lf_cluster_meet();")
+
     def begin(self, how: str) -> None:
-        """The threads of a cluster meet, here once: none sends anything to another block before that one's barriers are there."""
+        """Those of a cluster have met."""
         if self.cluster == 1:
             super().begin(how)
-        elif how == "meet":
-            self.w.line("lf_cluster_meet();")
 
     def elements(self) -> Epilogue:
         """What writes the elements."""

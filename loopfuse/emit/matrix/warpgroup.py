@@ -105,7 +105,7 @@ class Kernel(Products):
         self.results = form.blocks * form.columns // 2 * len(whole.units)
         many = self.results >= MANY_RESULTS
         self.tight = many or form.consumers > 2
-        self.begin("meet")
+        self.together()
         with w.block(f"if ({self.group} == 0)"):
             self.begin("arrive")
             if form.consumers > 1:
@@ -149,11 +149,12 @@ class Kernel(Products):
         """What else shared memory holds from `room` on; where that ends."""
         return room
 
+    def together(self) -> None:
+        """What all threads do before they part."""
+
     def begin(self, how: str) -> None:
-        """The consumers wait until the barriers are there (`sync`); the thread that copies made them, and does not (`arrive`).
-        Nobody waits where all pass by (`meet`)."""
-        if how != "meet":
-            self.w.line(f"lf_group_{how}({BEGUN}, {self.form.threads});")
+        """The consumers wait until the barriers are there (`sync`); the thread that copies made them, and does not (`arrive`)."""
+        self.w.line(f"lf_group_{how}({BEGUN}, {self.form.threads});")
 
     def elements(self) -> Epilogue:
         """What writes the elements of the result."""
