@@ -4,6 +4,8 @@ PYTHON ?= python3
 PEERS ?= $(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of processes: each reads its modules compiled, also where the surroundings say otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-all test-gpu sanitize fuzz mutants malformed soak bench clean
 

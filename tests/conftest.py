@@ -23,7 +23,7 @@ settings.load_profile("repeatable")
 SAMPLED = {
     "test_emit_contractions": 13, "test_emit_threads": 21, "test_emit_warps": 19, "test_emit_fragments": 18,
     "test_emit_row_products": 18, "test_emit_rows": 21, "test_emit_columns": 13, "test_emit_maps": 15, "test_emit_scatters": 13,
-    "test_emulator_matrix": 4, "test_emulated_programs": 18, "test_emulated_ops": 12, "test_instances": 6,
+    "test_cuda_arches": 3, "test_emulator_matrix": 4, "test_emulated_programs": 18, "test_emulated_ops": 12, "test_instances": 6,
     "test_passes::test_tasks_stay_valid_after_every_pass": 5, "test_merge::test_windows_of_local_arrays_follow_every_index": 3,
     "test_planted": 2, "test_random_sizes": 2, "test_emit_segments::test_scripts": 12, "test_emit_segments::test_tiles": 5,
     "test_lock::test_a_tile_that_is_asked_for": 4,
