@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ settings.register_profile("explore", max_examples=300, deadline=None)
 settings.load_profile("repeatable")
 
 
-# Suites of kernels that a CPU runs, each compiled first, and a few long tests: of the cases of a test every so-manieth is of
-# `make test`, all of them are of `make test-all`.
+# Suites of kernels that a CPU runs, each compiled first, suites that go over all scripts, and a few long tests: of the cases
+# of a test every so-manieth is of `make test`, all of them are of `make test-all`.
 SAMPLED = {
     "test_emit_contractions": 13, "test_emit_threads": 21, "test_emit_warps": 19, "test_emit_fragments": 18,
     "test_emit_row_products": 18, "test_emit_rows": 21, "test_emit_columns": 13, "test_emit_maps": 15, "test_emit_scatters": 13,
@@ -31,6 +32,21 @@ SAMPLED = {
     "test_programs::test_after_every_pass": 4, "test_signals::test_as_written": 3, "test_networks::test_formulas": 4,
     "test_explain::test_launches_are_those_of_the_emitted_kernels": 3, "test_explain::test_every_faster_path_has_a_reason": 5,
     "test_explain::test_nothing_to_do": 5,
+    "test_passes::test_scripts_agree_after_every_pass": 4, "test_passes::test_patterns_agree_after_every_pass": 3,
+    "test_passes::test_a_single_pass_on_random_programs": 3, "test_fuse::test_scripts_keep_every_bit": 4,
+    "test_fuse::test_every_number_of_decisions_gives_a_valid_program": 3,
+    "test_fuse::test_the_order_of_statements_does_not_matter": 2, "test_merge::test_joined_scripts_keep_every_bit": 2,
+    "test_cse::test_doubled_scripts": 3, "test_cse::test_scripts": 3, "test_cse::test_names_do_not_matter": 3,
+    "test_simplify::test_scripts_keep_their_bits": 3, "test_bodies::test_scripts": 3, "test_fmt::test_scripts": 2,
+    "test_testing::test_faults_that_were_found_stay_repaired": 4, "test_reports::test_stated_value_after_every_pass": 4,
+    "test_scripts::test_library": 3, "test_scripts::test_script": 2, "test_examples::test_the_command_in_the_header_runs": 3,
+    "test_reference::test_known_programs": 2, "test_reference::test_odd_programs": 2, "test_parse::test_nesting": 3,
+    "test_parse::test_long_chains": 2, "test_prove::test_off_by_one": 2, "test_emit_names::test_names_of_a_script_hide_nothing": 3,
+    "test_emit_wide::test_nothing_overflows": 2, "test_fuzz::test_broken_scripts": 3,
+    "test_cascade_rows::test_attention_is_one_pass": 3, "test_cascade_rows::test_a_chain_of_folds_becomes_one": 3,
+    "test_window::test_all_sizes_of_tiles_give_the_same_bits": 2, "test_emit_approx::test_errors_are_within_their_bounds": 2,
+    "test_numerics::test_float_arithmetic_is_correctly_rounded": 2, "test_cli_ends::test_a_reader_that_goes_away": 2,
+    "test_fusion_table::test_pattern": 2, "test_emitted_structure::test_pattern": 2,
 }  # fmt: skip
 FEW_CASES = 3  # of a test that are all of `make test`
 
@@ -45,8 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases.setdefault((module, f"{module}::{item.originalname}"), []).append(item)
     for (module, test), found in cases.items():
         every = SAMPLED.get(test) or SAMPLED.get(module, 1)
+        first = zlib.crc32(test.encode()) % every  # the suites that go over all scripts take different ones
         for number, item in enumerate(found if len(found) > FEW_CASES else ()):
-            if number % every:
+            if number % every != first:
                 item.add_marker(pytest.mark.slow)
 
 
