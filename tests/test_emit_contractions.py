@@ -91,6 +91,19 @@ SCRIPTS: dict[str, tuple[str, dict[str, int]]] = {
     "best": (LINEAR + "output t = argmax(f32(a @ b), axis=1)\n", {"M": 200, "N": 264, "K": 72}),
     "tf32": ("pragma tf32\ninput a: f32[M, K]\ninput b: f32[N, K]\ninput c: f32[N]\noutput o = a @ transpose(b) + c\n",
              {"M": 200, "N": 136, "K": 68}),
+    "bytes": ("input a: bf16[M, K]\ninput b: i8[K, N]\ninput s: f32[N]\n"
+              "output o[i, j] = bf16(sum(f32(a[i, k]) * f32(b[k, j]) for k) * s[j])\n", {"M": 200, "N": 136, "K": 72}),
+    "bytes along the sum": ("input a: f16[M, K]\ninput b: i8[N, K]\n"
+                            "output o[i, j] = f16(sum(f32(a[i, k]) * f32(b[j, k]) for k))\n", {"M": 200, "N": 136, "K": 136}),
+    "activated": (LINEAR + "output o = maximum(a, 0) @ b\n", {"M": 200, "N": 136, "K": 136}),
+    "activated turned": ("input a: bf16[K, M]\ninput b: bf16[K, N]\noutput o = maximum(a.T, 0) @ b\n",
+                         {"M": 200, "N": 136, "K": 136}),
+    "both computed": (LINEAR + "output o = maximum(a, 0) @ abs(b)\n", {"M": 70, "N": 72, "K": 136}),
+    "a bound along the sum": ("input a: f16[M, K]\ninput g: f16[K]\ninput b: f16[K, N]\noutput o = maximum(a, g) @ b\n",
+                              {"M": 70, "N": 136, "K": 136}),
+    "computed batch": ("input a: bf16[B, M, K]\ninput s: bf16[B, K]\ninput b: bf16[B, K, N]\n"
+                       "output o[b_, i, j] = bf16(sum(f32(maximum(a[b_, i, k], s[b_, k])) * f32(b[b_, k, j]) for k))\n",
+                       {"B": 3, "M": 70, "N": 72, "K": 72}),
     "factor": ("input a: bf16[M, K]\ninput b: bf16[K, N]\ninput s: f32[M]\n"
                "output o[i, j] = bf16(sum(s[i] * f32(a[i, k]) * f32(b[k, j]) for k))\n", {"M": 70, "N": 72, "K": 72}),
 }  # fmt: skip

@@ -66,6 +66,10 @@ PROGRAMS: dict[str, tuple[str, tuple[tuple[int, ...], ...]]] = {
              ((136, 72, 136), (33, 17, 19))),
     "scaled rows": (AB + "input s: f32[M]\noutput o = bf16(f32(a @ b) * s[:, None])\n", ((136, 72, 80),)),
     "bytes": ("input a: i8[M, K]\ninput b: i8[N, K]\noutput o[i, j] = sum(i32(a[i, k]) * i32(b[j, k]) for k)\n", ((72, 136, 80), (33, 17, 19))),
+    "bytes as floats": ("input a: f16[M, K]\ninput q: i8[N, K]\ninput s: f32[N]\n"
+                        "output o[i, j] = f16(sum(f32(a[i, k]) * f32(q[j, k]) for k) * s[j])\n", ((72, 136, 80), (33, 17, 19))),
+    "bytes by a mask": ("input a: u8[M, K]\ninput m: bool[K, N]\noutput o[i, j] = sum(f32(a[i, k]) * f32(m[k, j]) for k)\n",
+                        ((72, 136, 80), (33, 17, 19))),
     "cast": ("input a: bf16[M, K]\ninput q: i8[K, N]\noutput o = a @ bf16(q)\n", ((136, 72, 136), (33, 17, 19))),
     "cast turned": ("input a: bf16[M, K]\ninput q: i8[N, K]\ninput s: bf16[N]\noutput o = a @ (bf16(q) * s[:, None]).T\n", ((72, 136, 80), (33, 17, 19))),
     "activated": ("numerics fast\ninput x: f16[M, K]\ninput g: f32[K]\ninput w: f16[N, K]\noutput y = f16(exp(f32(x) * g) @ f32(w).T)\n", ((72, 40, 80), (9, 7, 11))),

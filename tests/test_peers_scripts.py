@@ -84,6 +84,7 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "linear_gelu": lambda a, b, c: activated(a @ b + c),
     "linear_gelu_kmajor": lambda a, b, c: activated(a @ b.T + c),
     "linear_residual": lambda a, b, c, r: a @ b + c + r,
+    "linear_i8": lambda a, b, c: (a @ b) * c,
     "swiglu": gated,
     "matmul_colsum": lambda a, b: (a @ b).sum(0),
     "matmul_residual_ln": lambda a, b, c, r, w, bb: norm(a @ b + c + r, w, bb),
@@ -100,7 +101,10 @@ def few(workload: Workload) -> dict[str, Array]:
                       for k, n in enumerate(array.shape))  # fmt: skip
         if workload.peer == "lstm_gate":
             shape = (FEW[8192], shape[1])
-        numbers = rng.integers(0, FEW[array.below], shape) if array.below else rng.standard_normal(shape)
+        if array.dtype == "i8":
+            numbers = rng.integers(-array.below, array.below, shape)
+        else:
+            numbers = rng.integers(0, FEW[array.below], shape) if array.below else rng.standard_normal(shape)
         # Weights are scaled in the table by the extent of the sum there.
         scaled = np.asarray(numbers) * (shape[0] ** -0.5 if array.scale != 1 else 1)
         made[name] = scaled.astype(DTYPES[array.dtype])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from loopfuse.emit.base import Declined, Emitted, Job, Tiles
-from loopfuse.emit.matrix import warp_forms, warpgroup
+from loopfuse.emit.matrix import made, warp_forms, warpgroup
 from loopfuse.emit.matrix.forms import MOST_STAGES, ROW, SLOT, TYPES, Form, Operand, operands, steps, untaken
 from loopfuse.emit.matrix.fragments import MOST_REGISTERS, Fragments, registers, turned, turns
 from loopfuse.emit.matrix.leaves import Leaves, leaves
@@ -158,10 +158,11 @@ def by_warpgroups(whole: Contraction) -> Emitted | Declined:
         whole = turned(whole)
     parts = leaves(whole)
     for choice in job.tiles.among(choices(whole, parts), lambda c: c.name):
-        found = operands(whole, choice.rows, choice.columns)
+        found = operands(whole, choice.rows, choice.columns, made.major)
         if isinstance(found, Declined):
             return found
         ring, pairs = found
+        computed = any(o.side.value is not None for o in ring)
         lefts = {a for a, _ in pairs}
         along = {ring[a].major for a in lefts}
         through = kind == "tf32" and "mn" in along  # registers
@@ -172,7 +173,12 @@ def by_warpgroups(whole: Contraction) -> Emitted | Declined:
         form = fitted(whole, parts, choice, ring, kind)
         if form is None or (through and registers(form, len(pairs), len(lefts)) > MOST_REGISTERS):
             continue
-        kernel = (Fragments if through else warpgroup.Kernel)(whole, parts, form, ring, pairs, job.name)
+        if computed:
+            form = replace(form, makers=made.MAKERS)
+        way = made.Made if computed else Fragments if through else warpgroup.Kernel
+        kernel = way(whole, parts, form, ring, pairs, job.name)
+        if isinstance(kernel, made.Made) and not kernel.fits():
+            continue
         return warpgroup.emitted(kernel, kernel.write())
     return Declined("no tile fits the shared memory")
 

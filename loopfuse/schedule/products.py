@@ -14,7 +14,7 @@ from math import prod
 
 from loopfuse.analysis.sketch import Access, Level, Sketch, Term
 from loopfuse.analysis.summary import NONE, Work, summary
-from loopfuse.dtypes import I64
+from loopfuse.dtypes import BF16, F16, F32, I64
 from loopfuse.ir import Expr, Let, Loop, Op, Ref, Select, Stmt
 from loopfuse.ops import MONOIDS, OPS
 from loopfuse.rewrite import exprs
@@ -140,7 +140,28 @@ def product(ask: Ask, term: Term) -> Product | None:
             _join(groups, needs, leaf)
     if len(groups) != 2:
         return None
-    return _paired(ask, term, folded, *groups)
+    made = _paired(ask, term, folded, *groups)
+    return made if made is None or term.acc.dtype != F32 else _halved(found, made, groups)
+
+
+def _halved(found: Sketch, made: Product, groups: list[Group]) -> Product:
+    """A product with bytes in place of floats, where the matrix units have the type: that of the other operand, or bf16
+    where both are bytes. Floats of 16 bits hold bytes exactly."""
+    small = [needs for needs, leaves in groups if len(leaves) == 1 and counted(found, leaves[0]) is not None]
+    sides = made.a, made.b
+    types = {o.dtype for o in sides if o.indices not in small} or {BF16.name}
+    if not small or not types <= {BF16.name, F16.name}:
+        return made
+    a, b = (replace(o, dtype=min(types)) if o.indices in small else o for o in sides)
+    return replace(made, a=a, b=b)
+
+
+def counted(found: Sketch, leaf: Expr) -> Expr | None:
+    """The byte or bool that a factor is as a float; None for other factors."""
+    at = _through(found, leaf)
+    while isinstance(at, Op) and at.op == "cast" and at.dtype.is_float:
+        at = _through(found, at.args[0])
+    return None if at.dtype.is_float or at.dtype.bits > 8 else at
 
 
 def pair(ask: Ask, term: Term) -> Product | None:

@@ -48,6 +48,7 @@ START = 4000  # clocks before the first product and after the last tile
 OPEN = 4000  # clocks of a tile that no product hides
 HANDED = 1000  # the same where another consumer multiplies meanwhile
 EXCHANGE = 15000  # clocks to exchange parts in a cluster
+HIDDEN = 0.85  # of a stage's products, beside which threads make operands
 FEED = 56.0  # bytes a clock of a multiprocessor from the second-level cache
 SPLITS = (1, 2, 4)  # blocks of a cluster that may share a sum
 # Kernels that hold whole rows: their tiles, and the clocks of what follows the products beside `OPEN`, in all and for each
@@ -164,16 +165,19 @@ def matrix_clock(device: Device, how: Path, clocks: float) -> float:
     return how.peak / device.units * clocks / (2 * 64 * 64 * ROW / how.item)
 
 
-def stage_clocks(tile: Tile, sides: int) -> float:
-    """Clocks of a stage of a tile: of its products, or of its operands on their way, `sides` left ones and a right one."""
-    return max(tile.rows * tile.columns / 32, (tile.rows * sides + tile.columns) * ROW / FEED)
+def stage_clocks(tile: Tile, sides: int, made: float = 0.0) -> float:
+    """Clocks of a stage of a tile: of its products, or of its operands on their way, `sides` left ones and a right one;
+    `made`: of those that threads compute, which the products hide in part."""
+    plain = max(tile.rows * tile.columns / 32, (tile.rows * sides + tile.columns) * ROW / FEED)
+    return max(plain, HIDDEN * plain + made) if made else plain
 
 
-def warpgroup_clocks(units: int, tile: Tile, sides: int, trips: int, tiles: int, split: int = 1) -> float:
+def warpgroup_clocks(units: int, tile: Tile, sides: int, trips: int, tiles: int, split: int = 1,
+                     made: float = 0.0) -> float:  # fmt: skip
     """Clocks that `tiles` tiles take whose sums are `trips` stages long, measured on an H200. `tile.columns` are those of
-    all products together, `sides` the left operands; `split` blocks share a sum."""
+    all products together, `sides` the left operands; `split` blocks share a sum; `made`: as of a stage."""
     trips = -(-trips // split)
-    step = stage_clocks(tile, sides)
+    step = stage_clocks(tile, sides, made)
     waves = -(-tiles * split // units)
     if tile.pingpong:
         turns = waves * (trips * step + HANDED)

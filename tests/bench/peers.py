@@ -39,7 +39,14 @@ try:
 except ImportError:
     jax_peers = None  # type: ignore[assignment]
 
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64, "i64": torch.int64}
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i64": torch.int64,
+    "i8": torch.int8,
+}
 CLOSE = {"bf16": 2.0**-6, "f16": 2.0**-8, "f32": 2.0**-15}
 SLOW = {"compile": 4.0, "max": 60.0, "jax": 2.0}  # seconds that a workload may take there
 PEERS = ("eager", "compile", "max", "best", "jax")
@@ -51,6 +58,9 @@ Tensors = dict[str, torch.Tensor]
 
 def tensor(array: Array, generator: torch.Generator) -> torch.Tensor:
     """An input on the GPU."""
+    if array.dtype == "i8":
+        codes = torch.randint(-array.below, array.below, array.shape, device="cuda", generator=generator)
+        return codes.to(torch.int8)
     if array.below:
         return torch.randint(0, array.below, array.shape, device="cuda", generator=generator)
     return (torch.randn(array.shape, device="cuda", generator=generator) * array.scale).to(DTYPES[array.dtype])

@@ -95,6 +95,10 @@ def linear_residual(a: Tensor, b: Tensor, c: Tensor, r: Tensor) -> Tensor:
     return a @ b + c + r
 
 
+def linear_i8(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return (a @ b.to(a.dtype)) * c
+
+
 def swiglu(a: Tensor, b: Tensor) -> Tensor:
     gate, up = (a @ b).chunk(2, dim=1)
     return F.silu(gate) * up
@@ -124,7 +128,7 @@ def wide(x: Tensor) -> Tensor:
 PEERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (
     small_chain, ew_chain, sigmoid_mul, bias_gelu, lstm_gate, transpose_add, sumsq, softmax, layernorm_residual,
     mean_var_rows, mean_var_cols, cross_entropy, gemv, blur, nearest, matmul, linear_gelu, linear_gelu_kmajor,
-    linear_residual, swiglu, matmul_colsum, matmul_residual_ln, ffn_block, qkv_gqa,
+    linear_residual, linear_i8, swiglu, matmul_colsum, matmul_residual_ln, ffn_block, qkv_gqa,
 )}  # fmt: skip
 
 

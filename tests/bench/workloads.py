@@ -17,14 +17,15 @@ from loopfuse.frontend.typed import TypedProgram
 from loopfuse.solve import Equation, solve
 
 FOLDER = Path(__file__).resolve().parent / "peers"
-WIDTH = {"bf16": 2, "f16": 2, "f32": 4, "i64": 8, "f64": 8}
+WIDTH = {"i8": 1, "bf16": 2, "f16": 2, "f32": 4, "i64": 8, "f64": 8}
 ARITHMETIC = 66.9e12  # f32 operations a second of an H200, and of f64 in its matrix units, by its data sheet
 Unit = Literal["", "bf16", "tf32", "f32", "f64"]
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An input: normal numbers times `scale`; integers are labels from 0 up to, not including, `below`."""
+    """An input: normal numbers times `scale`; integers are labels from 0 up to, not including, `below`, and bytes from
+    -`below` on."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -167,6 +168,13 @@ def _product(name: str, peer: str, shape: tuple[int, int, int], goals: float | M
                     depth=k + m * (peer == "matmul_colsum"), through=through)  # fmt: skip
 
 
+def _quantised(m: int, n: int, k: int) -> Workload:
+    """Weights of bytes, with a scale for each column."""
+    inputs = {"a": Array("bf16", (m, k)), "b": Array("i8", (k, n), below=128), "c": Array("bf16", (n,), k**-0.5 / 64)}
+    return Workload("linear_i8_bf16_4096", "linear_i8", "linear_i8", inputs, {"o": Array("bf16", (m, n))}, jax=False,
+                    flops=2.0 * m * n * k, unit="bf16", extents=f"{m} x {n} x {k}", rows=("a",), depth=k)  # fmt: skip
+
+
 def _feed_forward(m: int, d: int, f: int, goal: float) -> Workload:
     x, row = Array("bf16", (m, d)), Array("bf16", (d,))
     inputs = {"x": x, "g": row, "b": row, "w1": Array("bf16", (d, f), d**-0.5), "b1": Array("bf16", (f,)),
@@ -202,6 +210,7 @@ def _contractions() -> list[Workload]:
         _product("linear_gelu_tf32_4096_kmajor", "linear_gelu_kmajor", middle, 0.95, "f32", "tf32", "linear_gelu_tf32_kmajor"),
         _product("linear_gelu_tf32_4096", "linear_gelu", middle, 0.85, "f32", "tf32", "linear_gelu_tf32"),
         _product("linear_gelu_f32_4096", "linear_gelu", middle, {}, "f32", "f32", "linear_gelu_f32"),
+        _quantised(4096, 4096, 4096),
         _product("matmul_f64_4096", "matmul", middle, 0.9, "f64", "f64", "matmul_f64"),
         _product("swiglu_bf16", "swiglu", (8192, 2 * 11008, 4096), 1.1),
         _product("matmul_colsum_bf16_8192", "matmul_colsum", large, 1.0, jax=True),

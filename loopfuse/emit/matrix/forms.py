@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,6 +17,7 @@ SLOT = 8192  # bytes of a tile of 64 rows on its way in or out
 MOST_STAGES = 8
 TYPES: dict[DType, str] = {BF16: "bf16", F16: "f16", F32: "tf32", I8: "i8"}
 Major = Literal["k", "mn"]
+How = Callable[[Contraction, Side, bool], "Major | Declined"]
 EXACT = "`pragma tf32`, or `numerics fast`, would round their operands to tf32"
 
 
@@ -39,7 +41,8 @@ class Form:
     """A tile of `rows` x `columns` of each product by `consumers` warpgroups, which take turns where `pingpong`.
 
     `blocks`: how many tiles of 64 rows a consumer has; `depth`: elements of the sum that a stage holds; `slots`: tiles of
-    64 x 64 of a consumer on their way in or out. `split`: blocks of a cluster that share the sum of a tile.
+    64 x 64 of a consumer on their way in or out. `split`: blocks of a cluster that share the sum of a tile; `makers`:
+    warpgroups that bring the operands.
     """
 
     rows: int
@@ -51,6 +54,7 @@ class Form:
     depth: int
     kind: str
     split: int = 1
+    makers: int = 1
 
     @property
     def blocks(self) -> int:
@@ -59,8 +63,8 @@ class Form:
 
     @property
     def threads(self) -> int:
-        """Of a block: a warpgroup that copies, and the consumers."""
-        return 128 * (1 + self.consumers)
+        """Of a block: the warpgroups that bring operands, and the consumers."""
+        return 128 * (self.makers + self.consumers)
 
 
 def untaken(whole: Contraction) -> Declined:
@@ -120,8 +124,10 @@ def _padded(whole: Contraction, side: Side, apart: int) -> str:
     return f"`require {row} % {apart} == 0`, or an array with padded rows, would lift it"
 
 
-def operands(whole: Contraction, rows: int, columns: int) -> tuple[list[Operand], list[tuple[int, int]]] | Declined:
-    """The distinct operands of a stage, and for each product which two it takes."""
+def operands(whole: Contraction, rows: int, columns: int, computed: How | None = None,
+             ) -> tuple[list[Operand], list[tuple[int, int]]] | Declined:  # fmt: skip
+    """The distinct operands of a stage, and for each product which two it takes. `computed`: how those lie that are computed
+    on their way, where the kernel does that."""
     found: dict[tuple[Side, bool], int] = {}
     ring: list[Operand] = []
     pairs: list[tuple[int, int]] = []
@@ -131,7 +137,7 @@ def operands(whole: Contraction, rows: int, columns: int) -> tuple[list[Operand]
         for side, left in ((unit.a, True), (unit.b, False)):
             key = (side, left)
             if key not in found:
-                how = major(whole, side, left)
+                how = (computed if computed and side.value is not None else major)(whole, side, left)
                 if isinstance(how, Declined):
                     wrong += [how] * (how not in wrong)
                     continue

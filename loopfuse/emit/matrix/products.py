@@ -16,7 +16,8 @@ from loopfuse.emit.matrix.shape import Contraction
 
 LAG = 2  # stages by which the second of two consumers of a tile starts later, so that one multiplies while one writes
 WIDEST = 256  # columns of a product of a warpgroup
-HALVED = 128  # columns of a product of one of three: a launch of 512 threads has too few registers for more at once
+MANY = 512  # threads of a launch, which has too few registers for more than `HALVED` columns at once
+HALVED = 128
 
 
 class Products(Places):
@@ -106,7 +107,7 @@ class Products(Places):
     @property
     def widest(self) -> int:
         """Columns that one instruction may make."""
-        return HALVED if self.form.consumers > 2 else WIDEST
+        return HALVED if self.form.threads >= MANY else WIDEST
 
     def lead(self, lag: int, step: str) -> None:
         """Let the second consumer begin, once the first is `lag` stages ahead."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm, prod
 
 from loopfuse.analysis.summary import summary
-from loopfuse.dtypes import DType
+from loopfuse.dtypes import DTYPES, DType
 from loopfuse.emit.base import Declined, Job
 from loopfuse.ir import Acc, Affine, Buffer, Dim, Expr, Let, Load, Loop, Op, Ref, Stmt, Store
 from loopfuse.rewrite import map_expr
-from loopfuse.schedule.products import Product, factors, products
+from loopfuse.schedule.products import Product, counted, factors, products
 from loopfuse.sizes import ONE, ZERO, Poly, Quot
 from loopfuse.walking import free_names, own, subexprs, walk
 
@@ -272,8 +272,8 @@ def _unit(whole: Contraction, unit: Product, indices: dict[str, Index], moved: s
     computed = [len(side) > 1 or not isinstance(_stored(whole, side[0]), Load) for side in sides]
     sides[computed[1] and not computed[0]] += either
     made: list[_Access] = []
-    for leaves in sides:
-        access = _operand(whole, leaves, indices, moved | folded, unit)
+    for leaves, planned in zip(sides, (unit.a, unit.b), strict=True):
+        access = _operand(whole, leaves, indices, moved | folded, unit, DTYPES[planned.dtype])
         if isinstance(access, Declined):
             return access
         made.append(access)
@@ -281,7 +281,7 @@ def _unit(whole: Contraction, unit: Product, indices: dict[str, Index], moved: s
 
 
 def _operand(whole: Contraction, leaves: list[Expr], indices: dict[str, Index], names: set[str], unit: Product,
-             ) -> _Access | Declined:  # fmt: skip
+             planned: DType) -> _Access | Declined:  # fmt: skip
     """The factors of one side: an array, or a value that is computed from arrays."""
     load, acc = _stored(whole, leaves[0]), unit.term.acc.dtype
     if len(leaves) == 1 and isinstance(load, Load):
@@ -289,6 +289,8 @@ def _operand(whole: Contraction, leaves: list[Expr], indices: dict[str, Index], 
         if isinstance(access, _Access):
             return access
     value = _inlined(whole, load if isinstance(load, Load) else leaves[0])  # anything else is a value
+    if len(leaves) == 1 and (small := counted(whole.job.ask.sketch, leaves[0])) is not None and planned.is_float:
+        value = _cast(_inlined(whole, small), planned)  # which holds bytes exactly
     for leaf in leaves[1:]:  # which are multiplied in the type of the sum, as the term says
         value = Op("mul", (_cast(value, acc), _cast(_inlined(whole, leaf), acc)), acc)
     loads = [e for e in subexprs(value) if isinstance(e, Load)]

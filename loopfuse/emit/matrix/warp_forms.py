@@ -225,17 +225,17 @@ def operands(whole: Contraction, form: Form, name: str) -> tuple[list[Operand], 
                 rounds = said and whole.job.target.numerics == "fast"  # the bound of results has no room for it else
                 if side.dtype != dtype and not (side.value is not None and side.dtype == F32 and rounds):
                     return Declined(f"an operand is of {side.dtype}, and may not be rounded to {name}")
-                lies, width = _lies(whole, side, dtype, left)
+                how, width = lies(whole, side, dtype, left)
                 offset = ring[-1].offset + ring[-1].bytes if ring else 0
                 at = len(ring)
                 rows = form.rows if left else form.columns
-                ring.append(Operand(side, left, lies, width, rows, offset, dtype.itemsize))
+                ring.append(Operand(side, left, how, width, rows, offset, dtype.itemsize))
             pair.append(at)
         pairs.append((pair[0], pair[1]))
     return ring, pairs
 
 
-def _lies(whole: Contraction, side: Side, dtype: DType, left: bool) -> tuple[Lies, int]:
+def lies(whole: Contraction, side: Side, dtype: DType, left: bool) -> tuple[Lies, int]:
     """How an operand is stored, and how many of its bytes are copied at once."""
     across: Lies = "mn" if dtype.itemsize in (2, 8) else "turned"
     axis = whole.rows if left else whole.cols

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from loopfuse.emit.matrix.chunks import inside
 from loopfuse.emit.matrix.epilogue import Block, Epilogue
 from loopfuse.emit.matrix.finish import Parts
 from loopfuse.emit.matrix.leaves import Flat, Leaves
-from loopfuse.emit.matrix.shape import Axis, Contraction
+from loopfuse.emit.matrix.shape import Contraction
 from loopfuse.emit.matrix.warp_forms import CHUNK, Form
 from loopfuse.emit.rows_vectors import used
 from loopfuse.emit.writer import HALVES, Writer, state_type
@@ -71,11 +72,6 @@ class Results:
 
     # -- tiles on their way -------------------------------------------------------------------------------------------
 
-    def inside(self, axis: Axis, tile: int, text: str) -> str:
-        """The condition that a position lies on an axis; empty where all of every tile does."""
-        count = self.whole.job.target.number(axis.extent)
-        return "" if count is not None and count % tile == 0 else f"{text} < {self.w.poly(axis.extent)}"
-
     def _chunks(self, place: str, flat: Flat, pointer: str, move: Callable[[str, str, str], str]) -> None:
         """Every chunk of a tile, row by row over the threads: `move` says how, of its place in shared memory, its address
         and the condition that it is one of the result."""
@@ -86,8 +82,8 @@ class Results:
         with w.block(f"for (int {q} = threadIdx.x; {q} < {form.rows * across}; {q} += {form.threads})"):
             w.line(f"const int {row} = {q} / {across}, {chunk} = {q} % {across};")
             spot = f"{place} + {row} * {form.columns * 2} + (({chunk} ^ {row} % 8) << 4)"
-            tests = [self.inside(whole.rows, form.rows, f"{self.row} + {row}"),
-                     self.inside(whole.cols, form.columns, f"{self.col} + {chunk} * 8")]  # fmt: skip
+            tests = [inside(w, whole, whole.rows, form.rows, f"{self.row} + {row}"),
+                     inside(w, whole, whole.cols, form.columns, f"{self.col} + {chunk} * 8")]  # fmt: skip
             terms = [f"(long long)({self.row} + {row}) * {w.poly(flat.row)}", f"{self.col} + {chunk} * 8"]
             terms += [f"(long long){p} * {w.poly(s)}" for p, s in zip(self.points, flat.batch, strict=True)]
             start = w.poly(flat.start)

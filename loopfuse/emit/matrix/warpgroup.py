@@ -37,6 +37,7 @@ class Kernel(Products):
     """The text of one kernel: the ring and the products; what becomes of results is the base's."""
 
     releases = 1  # arrivals of a consumer at `empty`
+    reports = 1  # arrivals of the warpgroup that copies at `full`
     kept_rows = False  # whether results stay in registers for several loops
     through = ""  # how operands come, where not from shared memory
     of = ""  # whose tiles they are, where not of one nest
@@ -97,7 +98,7 @@ class Kernel(Products):
             for name in (*self.maps, *([self.in_map] if self.in_map else []), *self.out_maps):
                 w.line(f"lf_tile_prefetch(&{name});")
             sharing = (1 if form.pingpong else groups) * self.releases
-            w.line(f"for (int s = 0; s < {form.stages}; ++s) {{ lf_bar_init({self.full} + s, 1); "
+            w.line(f"for (int s = 0; s < {form.stages}; ++s) {{ lf_bar_init({self.full} + s, {self.reports}); "
                    f"lf_bar_init({self.empty} + s, {sharing}); }}")  # fmt: skip
             if self.inplace:
                 w.line(f"for (int s = 0; s < {groups * form.slots}; ++s) lf_bar_init({self.come} + s, 1);")
@@ -105,35 +106,50 @@ class Kernel(Products):
         self.results = form.blocks * form.columns // 2 * len(whole.units)
         many = self.results >= MANY_RESULTS
         self.tight = many or form.consumers > 2
+        few, more = self.registers(many)
         self.together()
-        with w.block(f"if ({self.group} == 0)"):
+        with w.block(f"if ({self.group} {'== 0' if form.makers == 1 else f'< {form.makers}'})"):
             self.begin("arrive")
             if form.consumers > 1:
-                w.line(f"lf_registers_down<{PRODUCER_REGISTERS[many or form.consumers > 2]}>();")
+                w.line(f"lf_registers_down<{few}>();")
             self.producer()
         with w.block("else"):
             self.begin("sync")
             if form.consumers > 1:
-                w.line(f"lf_registers_up<{OF_THREE if form.consumers > 2 else CONSUMER_REGISTERS[many]}>();")
+                w.line(f"lf_registers_up<{more}>();")
             room += self.consumer(room)
         w.shared = room
-        shape = "taking turns" if form.pingpong else "together"
-        who = f"{form.consumers} warpgroups {shape}" if form.consumers > 1 else "a warpgroup"
-        who += f" of each of {self.cluster} blocks" if self.cluster > 1 else ""
-        why = f"tiles of {form.rows} x {form.columns}{self.of} by {who}, {form.stages} stages of {form.depth}, wgmma {form.kind}{self.through}"
+        why = self.described()
         spans = tuple(dict.fromkeys(s.span for s in self.stores() if s.span is not None))[:4]
         return w.function(
             self.name, form.threads, blocks=1, cluster=self.cluster, head=[f"{whole.job.kernel.id}: {why}"], kernel=whole.job.kernel.id,
             schedule="contraction", why=why, spans=spans, spills=SPILL if many or self.kept_rows else 0, tiling=self.record(),
         )  # fmt: skip
 
+    def described(self) -> str:
+        """Its tiles, warpgroups, stages and instructions in words."""
+        form = self.form
+        shape = "taking turns" if form.pingpong else "together"
+        who = f"{form.consumers} warpgroups {shape}" if form.consumers > 1 else "a warpgroup"
+        who += f" of each of {self.cluster} blocks" if self.cluster > 1 else ""
+        tile = f"tiles of {form.rows} x {form.columns}{self.of} by {who}"
+        return f"{tile}, {form.stages} stages of {form.depth}, wgmma {form.kind}{self.through}"
+
     def all_maps(self) -> None:
         """The maps of operands, of results and of what comes as tiles."""
         lefts = {a for a, _ in self.pairs}
         self.maps = [self.operand_map(o, k in lefts) for k, o in enumerate(self.ring)]
+        self.result_maps()
+
+    def result_maps(self) -> None:
+        """Those of results and of what comes with them."""
         self.out_maps = [self.flat_map(s.buffer, f, f"{s.buffer}.tiles") for s, f in self.staged]
         self.in_map = self.flat_map(self.residual[0].buffer, self.residual[1], f"{self.residual[0].buffer}.tiles") \
             if self.residual else ""  # fmt: skip
+
+    def registers(self, many: bool) -> tuple[int, int]:
+        """Those of a thread that copies, and of a consumer; `many`: that it has many results."""
+        return PRODUCER_REGISTERS[self.tight], OF_THREE if self.form.consumers > 2 else CONSUMER_REGISTERS[many]
 
     def stores(self) -> list[Store]:
         """The outputs of elements."""
@@ -188,13 +204,18 @@ class Kernel(Products):
                     w.line(f"if (++{slot} == {form.stages}) {{ {slot} = 0; {phase} ^= 1; }}")
                 self.more(slot, phase)
                 self.free()
-        if form.split > 1:
+        self.leave()
+        for name in (tile, slot, phase, step):
+            w.names.free(name)
+
+    def leave(self) -> None:
+        """The end of the threads that copy."""
+        w = self.w
+        if self.form.split > 1:
             w.comment("all threads of a cluster come to its barriers")
             w.line("lf_syncwarp();")
             w.line("lf_cluster_meet();")
             w.line("lf_cluster_meet();")
-        for name in (tile, slot, phase, step):
-            w.names.free(name)
 
     def more(self, slot: str, phase: str) -> None:
         """What comes through the ring after the operands of a tile."""
@@ -235,7 +256,7 @@ class Kernel(Products):
         n = w.names.fresh
         self.mine, self.thread, self.slot, self.phase = n("mine"), n("thread"), n("slot"), n("phase")
         top = len(w.lines)
-        w.line(f"const int {self.mine} = {self.group} - 1;")
+        w.line(f"const int {self.mine} = {self.group} - {form.makers};")
         w.line(f"const int {self.thread} = threadIdx.x % 128;")
         more = self.reserve(f"{self.base} + {room}")
         if self.joining_bytes():

@@ -20,11 +20,12 @@ from math import prod
 
 from loopfuse.emit.base import Declined, Emitted
 from loopfuse.emit.code import KernelCode, Launch, Tiling, ceil_div, grid
+from loopfuse.emit.matrix.chunks import THREAD
 from loopfuse.emit.matrix.leaves import Leaves, leaves
 from loopfuse.emit.matrix.shape import Contraction
 from loopfuse.emit.matrix.split import Split
 from loopfuse.emit.matrix.tiling import described, tiles_of
-from loopfuse.emit.matrix.warp_feed import THREAD, Feed
+from loopfuse.emit.matrix.warp_feed import Feed
 from loopfuse.emit.matrix.warp_forms import (
     CHUNK,
     ENDING,
