@@ -3,7 +3,9 @@ made plain."""
 
 from __future__ import annotations
 
+from collections import Counter
 from math import isfinite
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,14 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loopfuse as lf
+from loopfuse import contracts
 from loopfuse.bind import Given, bind, fitted
 from loopfuse.diag import UserError
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Bounds
 from loopfuse.testing import data
+from loopfuse.testing.alike import OFTEN
 from loopfuse.testing.campaign import Campaign, Limits, Source
 from loopfuse.testing.choices import Steered
 from loopfuse.testing.reduce import Reducer
+from loopfuse.testing.saved import load_case, save
 from loopfuse.testing.simpler import blocks, grounds, rank, shown, simpler
 from loopfuse.testing.trial import Case, Failure, Setting, again
 
@@ -253,3 +258,177 @@ def test_arrays_are_shown_in_short(array: Any, said: str) -> None:
 def test_what_a_script_names_is_drawn(text: str, param: str) -> None:
     case = smallest(text, 150).case
     assert not param or param in case.params
+
+
+# -- rows that are alike ----------------------------------------------------------------------------------------------
+
+MOMENTS = """\
+input x: f32[B, N] where -1e5 < x < 1e5
+require N > 0
+let m = sum(x, axis=1) / N
+output v = sum(x * x, axis=1) / N - m * m
+check all(v >= 0), "no variance is negative"
+"""
+WEIGHTS = """\
+param eps: f32 = 0
+input w: f32[B, N] where 0 <= w <= 1
+input x: f32[B, N] where -10 < x < 10
+require N > 3
+let total = sum(w, axis=1) + sum(abs(x), axis=1)
+output p = w / (total[:, None] + eps)
+check all(isfinite(p)), "weights are numbers"
+"""
+MASKED = """\
+input x: f32[B, N] where -10 < x < 10
+input keep: bool[B, N]
+require N > 6
+let s = where(keep, x, -inf)
+let e = exp(s - max(s, axis=1, keepdims=true))
+output p = e / sum(e, axis=1, keepdims=true)
+check all(isfinite(p)), "weights are numbers"
+"""
+
+
+def drawn_sets(text: str, count: int) -> list[tuple[TypedProgram, Any]]:
+    typed: TypedProgram = lf.parse(text)._typed
+    found = [(typed, data.draw(typed, Given({}), Steered(Random(f"rows {k}")), rows=OFTEN)) for k in range(count)]
+    assert not any(isinstance(draw, str) for _, draw in found)
+    return found
+
+
+@pytest.mark.parametrize("text", [MOMENTS, WEIGHTS, MASKED], ids=["moments", "weights", "masked"])
+def test_faults_of_rows_that_are_alike(text: str) -> None:
+    """A negative variance, weights of nothing, and a mask of all: shown by one row, which a person can read."""
+    case = smallest(text).case
+    assert case.sizes["B"] == 1
+    for array in case.arrays.values():
+        assert len(np.unique(array)) <= 2 and all(len(str(v)) < 10 for v in array.flat), array
+    assert text is MOMENTS or not any(array.any() for array in case.arrays.values())
+
+
+EVERY = """\
+input a: f32[B, N]
+input b: bf16[B, N] where 0 < b <= 1
+input c: f16[N, B] where -50 <= c
+input d: f64[B] where 100 < d < 101
+input i: i32[B, N] where 0 <= i < N
+input u: u8[N] where u > 3
+input m: bool[B, N]
+input low: f32[N]
+input high: f32[N] where high >= low
+input s: f32 where s != 0
+output ra = a + 1
+output rb = b * 2
+output rc = c + 1
+output rd = d + s
+output ri = i + 1
+output ru = u
+output rm = not m
+output rl = high - low
+"""
+
+
+def test_rows_keep_to_their_domains() -> None:
+    """In every type, also where the domain compares two inputs, or leaves no zero."""
+    alike = 0
+    for typed, draw in drawn_sets(EVERY, 24):
+        contracts.check_domains(typed, draw.bound.sizes, draw.bound.inputs)
+        alike += any(word in draw.kind for word in ("constant", "rows", "of zeros", "zeros at the same places"))
+        for entry in typed.inputs:
+            found = draw.bound.inputs[entry.buffer]
+            assert found.dtype == entry.dtype.numpy and found.flags.c_contiguous
+    assert alike >= 8
+
+
+def forms_of(x: Any) -> list[str]:
+    """What the rows of an array have in common."""
+    constant = (x == x[:, :1]).all(axis=1)
+    with np.errstate(all="ignore"):
+        spread = x.max(axis=1) - x.min(axis=1)
+        near = (spread > 0) & (spread < 1e-6 * abs(x).max(axis=1))
+    return [name for name, has in {
+        "ragged": constant.all() and len(np.unique(x[:, 0])) > 1 and np.isfinite(x).all(),
+        "constant": (x == x[0, 0]).all(), "columns": (x == x[:1]).all() and not constant.all(),
+        "nearly": near.any() and (near | constant).all(),
+        "far": (constant | near).all() and 1e3 < abs(x).max() < 2e6,
+        "zeros": not x.any(), "one": ((x != 0).sum(axis=1) == 1).all(), "lowest": (x == -np.inf).all(axis=1).any(),
+    }.items() if has]  # fmt: skip
+
+
+def test_each_form_of_rows_is_drawn_several_times() -> None:
+    """Among a hundred sets of data, by what the arrays are; finite ones, which fail no check by being infinite."""
+    count: Counter[str] = Counter()
+    for _, draw in drawn_sets("input x: f32[B, N]\ninput y: f32[B, N]\ninput m: bool[B, N]\n"
+                              "require B > 2 and N > 6\noutput r = where(m, x, y)\n", 100):  # fmt: skip
+        x, y, m = (draw.bound.inputs[name] for name in ("x", "y", "m"))
+        count["zero rows"] += bool(((x == 0).all(axis=1) & (y == 0).all(axis=1) & ~m.any(axis=1)).any())
+        count["zero columns"] += bool(((x == 0).all(axis=0) & (y == 0).all(axis=0) & ~m.any(axis=0)).any())
+        count["no mask"] += bool((~m.any(axis=1)).any())
+        found = Counter(name for array in (x, y) for name in forms_of(array))
+        count.update(found.keys())
+    assert len(count) == 11 and min(count.values()) >= 3, count
+
+
+def test_a_set_of_data_is_that_of_its_choices() -> None:
+    """The same choices give the same data, and others other data of the same extents."""
+    typed: TypedProgram = lf.parse("input x: f32[4, 5]\noutput y = x + 1\n")._typed
+    seen: dict[str, set[bytes]] = {}
+    for number in range(200):
+        first, second = (data.draw(typed, Given({}), Steered(Random(number)), rows=OFTEN) for _ in range(2))
+        assert not isinstance(first, str) and not isinstance(second, str) and first.kind == second.kind
+        assert first.bound.inputs["x"].tobytes() == second.bound.inputs["x"].tobytes()
+        seen.setdefault(first.kind, set()).add(first.bound.inputs["x"].tobytes())
+    assert all(len(seen[kind]) >= 5 for kind in (
+        "small numbers, ties, zeros of both signs", "infinities and NaN", "a few special values", "rows of zeros",
+    )), {kind: len(arrays) for kind, arrays in seen.items()}  # fmt: skip
+
+
+# -- params of failures -----------------------------------------------------------------------------------------------
+
+SCALED = """\
+param eps: f32 = 0.001
+param scale: f32
+param k: i32
+param on: bool = false
+param top: f64 where top > 5
+input x: f32[N] where 0 <= x <= 1
+require N > 0
+output y = x * scale + eps + f32(top)
+check k < 3 or all(y < 0) or on
+"""
+
+
+def test_params_become_plain(tmp_path: Path) -> None:
+    """What a script has by default stays where it fails with that; others are the plainest that their domain has."""
+    given_ = {"eps": 3.4e-7, "scale": 123456.7, "k": 7654, "on": False, "top": 31.4159}
+    case = Case(SCALED, arrays={"x": np.float32([0.5])}, params=given_, sizes={"N": 1})
+    failure = again(case, Setting(passes="none")).failure
+    assert failure is not None and failure.case.params["scale"] == 123456.7  # as it is written, not as f32 has it
+    small = Reducer(failure, Setting(passes="none")).run()
+    assert small.case.params == {"eps": 0.001, "scale": 0, "k": 3, "on": False, "top": 6}
+    replayed, passes = load_case(save(small, tmp_path, "none"))
+    again_ = again(replayed.case, Setting(passes=passes)).failure
+    assert again_ is not None and again_.key == small.key and again_.case.params == small.case.params
+
+
+def test_a_default_that_does_not_fail_goes() -> None:
+    text = "param eps: f32 = 0.001\ninput x: f32[N] where 0 <= x <= 1\nrequire N > 0\noutput y = x / (x + eps)\n" \
+           "check all(y == y)\n"  # fmt: skip
+    case = smallest(text, 150).case
+    assert case.params == {"eps": 0} and not case.arrays["x"].any()
+
+
+def test_params_and_the_sizes_tied_to_them_become_small_together() -> None:
+    text = "param k: i32\ninput x: f32[N]\nrequire N == 2 * k + 1\noutput y = x\ncheck k < 2 or all(x < 0)\n"
+    case = Case(text, arrays={"x": np.ones(35, np.float32)}, params={"k": 17}, sizes={"N": 35})
+    failure = again(case, Setting(passes="none")).failure
+    assert failure is not None
+    small = Reducer(failure, Setting(passes="none")).run().case
+    assert small.params == {"k": 2} and small.sizes == {"N": 5} and not small.arrays["x"].any()
+
+
+def test_params_keep_to_their_domains() -> None:
+    """No set is lost to a param without a default."""
+    for _, draw in drawn_sets("param k: f32 where 0.6 < k < 0.9\nparam n: i32 where 11 <= n <= 13\ninput x: f32[N]\n"
+                              "output y = x * k + f32(n)\n", 40):  # fmt: skip
+        assert 0.6 < draw.bound.inputs["k"] < 0.9 and 11 <= draw.bound.sizes["n"] <= 13

@@ -3,20 +3,21 @@ only ordinary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from loopfuse import contracts, draws
+from loopfuse import contracts, draws, requires
 from loopfuse.bind import Bound, Given, bind, fitted, unsettled
 from loopfuse.constants import greatest
 from loopfuse.diag import UserError
 from loopfuse.draws import Draw
 from loopfuse.dtypes import of_numpy
-from loopfuse.frontend.typed import TypedProgram
-from loopfuse.generate import Array, Request, Scalar, ends
+from loopfuse.frontend.typed import Input, Param, TypedProgram
+from loopfuse.generate import NO_BOUNDS, Array, Bounds, Request, Scalar, ends
+from loopfuse.testing.alike import SELDOM, alike, holds
 from loopfuse.testing.choices import Choices
 
 # Extents by what they are good for; `edge` and `big` also have one that is just past a tile.
@@ -30,22 +31,31 @@ MOST = {"small": 400, "edge": 4000, "big": 1 << 16}  # the product of all extent
 SHAPES = tuple(EXTENTS)
 TRIES = 8
 PLAIN = (0, 1, 2, 3, 0.5, -1, 7, 1.5, -0.25, 10)  # of params
+COUNTS = tuple(range(128)) + tuple(1 << k for k in range(7, 31))  # of integer params that may be none of these
+UNITS = 30  # percent of the params that are drawn, those that are 0 or 1
+PARAM_TRIES = 3
 ENDS = 2  # of the kinds of values, what lies at the ends of domains
 
 
 def draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str = "edge",
-         told: Sequence[float] = ()) -> Draw | str:  # fmt: skip
+         told: Sequence[float] = (), rows: int = SELDOM) -> Draw | str:  # fmt: skip
     """A set of data for what is not given, or why there is none: the extents that are drawn are changed as far as the
-    requirements demand, and are others where no value keeps to a domain. `told`: numbers that the script names."""
-    drawn = params(typed, given, choices, told)
-    if drawn:
-        found = _draw(typed, replace(given, params={**given.params, **drawn}), choices, shapes, told)
-        if isinstance(found, Draw) or any(p.default is None and p.name in drawn for p in typed.params):
-            return found
-    return _draw(typed, given, choices, shapes, told)
+    requirements demand, and are others where no value keeps to a domain. `told`: numbers that the script names.
+    `rows`: of a hundred sets, those of which rows are alike."""
+    free = any(p.name not in given.params for p in typed.params)
+    needed = any(p.default is None and p.name not in given.params for p in typed.params)
+    why: Draw | str = ""
+    for _ in range(PARAM_TRIES if free else 0):
+        drawn = params(typed, given, choices, told)
+        if drawn:
+            why = _draw(typed, replace(given, params={**given.params, **drawn}), choices, shapes, told, rows)
+        if isinstance(why, Draw) or not drawn:
+            break
+    return why if needed or isinstance(why, Draw) else _draw(typed, given, choices, shapes, told, rows)
 
 
-def _draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str, told: Sequence[float]) -> Draw | str:
+def _draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str, told: Sequence[float],
+          rows: int) -> Draw | str:  # fmt: skip
     free = unsettled(typed, given)
     why = "no extents that its requirements allow were found"
     for turn in range(TRIES if free else 1):
@@ -53,18 +63,20 @@ def _draw(typed: TypedProgram, given: Given, choices: Choices, shapes: str, told
         dims = fitted(typed, given, wished) if free and turn < TRIES - 1 else {}  # the last are those of `bind`
         if dims is None:
             continue
+        seeded = replace(given, seed=choices.number(0, 999))
         try:
-            base = bind(typed, replace(given, dims={**given.dims, **dims}, seed=choices.number(0, 999), fill=True))
+            base = bind(typed, replace(seeded, dims={**given.dims, **dims}, fill=True))
         except UserError as problem:
             why = problem.diagnostics[0].message
             continue
-        return valued(typed, given, base, choices, told)
+        return alike(typed, seeded, valued(typed, seeded, base, choices, told), choices, rows)
     return why
 
 
 def params(typed: TypedProgram, given: Given, choices: Choices, told: Sequence[float]) -> dict[str, Scalar]:
     """Values for params that are not given: always for those without a default, else for every other one; plain ones,
-    and those that the script names. A domain may forbid them."""
+    those that the script names, and the ends of a domain, as far as the domain, and requirements of a param alone, allow
+    them."""
     found: dict[str, Scalar] = {}
     for p in typed.params:
         if p.name in given.params or (p.default is not None and choices.chance(50)):
@@ -72,11 +84,36 @@ def params(typed: TypedProgram, given: Given, choices: Choices, told: Sequence[f
         if p.dtype.kind == "bool":
             found[p.name] = choices.chance(50)
             continue
-        pool = [v for v in (*PLAIN, *told, *(-v for v in told)) if p.dtype.is_float or v == int(v)]
+        pool: list[Scalar] = [v for v in (*PLAIN, *told, *(-v for v in told)) if p.dtype.is_float or v == int(v)]
         if not p.dtype.is_float:
             pool = [int(v) for v in pool if p.dtype.least <= v <= p.dtype.greatest]
-        found[p.name] = choices.pick(tuple(dict.fromkeys(pool)))
+        bounds = bounds_of_param(typed, p)
+        inside = [v for v in pool if holds(np.asarray(v), bounds)] + [v.item() for v in ends(bounds, p.dtype)]
+        inside = meeting(typed, p, inside) or meeting(
+            typed, p, [n for n in COUNTS if p.dtype.is_int and n <= p.dtype.greatest]
+        )
+        # What a param is meant to keep from zero shows where it is 0 and rows are alike: that both meet is else too seldom.
+        units = [v for v in inside if v in (0, 1)] if choices.chance(UNITS) else []
+        found[p.name] = choices.pick(tuple(dict.fromkeys(units or inside or pool)))
     return found
+
+
+def bounds_of_param(typed: TypedProgram, param: Param) -> Bounds:
+    """What the domain of a param says in numbers; that of an integer, which sizes may be made of, is a requirement."""
+    if all(b.id != param.name for b in typed.buffers):
+        return NO_BOUNDS
+    return contracts.bounds_of(typed, Input(param.name, param.name, param.dtype), {})
+
+
+def meeting(typed: TypedProgram, param: Param, values: Iterable[Scalar]) -> list[Scalar]:
+    """The values with which a param meets the requirements that are about it alone."""
+    conds = [r.cond for r in typed.requires if requires.names_of(r.cond) == {param.name}]
+
+    def meets(value: Scalar) -> bool:
+        sizes, numbers = {param.name: int(value)}, {param.name: np.asarray(value).astype(param.dtype.numpy)}
+        return all(bool(requires.evaluate(cond, sizes, numbers)) for cond in conds)
+
+    return [value for value in values if meets(value)]
 
 
 def extents(typed: TypedProgram, free: list[str], choices: Choices, shapes: str) -> dict[str, int]:

@@ -21,6 +21,7 @@ from loopfuse.frontend.lint import walk
 from loopfuse.frontend.parse import parse
 from loopfuse.generate import Array, Bounds
 from loopfuse.passes import selection
+from loopfuse.testing.data import bounds_of_param
 from loopfuse.testing.simpler import blocks, grounds, rank, simpler
 from loopfuse.testing.trial import Case, Failure, Setting, Subject, again, subject
 
@@ -43,6 +44,7 @@ class Reducer:
         self.failure, self.setting = failure, replace(setting, runners=runners, passes=_passes(failure, setting))
         self.end, self.left, self.progress = time.monotonic() + seconds, tries, progress
         self.tried = {failure.case.text}
+        self.refuted: set[int] = set()
         self.kept: tuple[tuple[str, str], Subject | None] | None = None
 
     @property
@@ -66,23 +68,29 @@ class Reducer:
         while before != self.key() and not self.over:
             before = self.key()
             self.text()
+            self.levels()
             self.extents()
+            self.params()
             self.values()
         return replace(self.failure, case=replace(self.case, text=tidy(self.case.text)))
 
     def key(self) -> tuple[object, ...]:
         """What changes when anything was made smaller."""
         data = [a.tobytes() for a in self.case.arrays.values()]
-        return self.case.text, tuple(self.case.sizes.items()), tuple(data)
+        return self.case.text, tuple(self.case.sizes.items()), tuple(self.case.params.items()), tuple(data)
 
     def try_case(self, case: Case) -> bool:
         """Whether a case fails in the same way; it then is the smallest."""
         if self.over:
             return False
+        mark = _mark(case)
+        if mark in self.refuted:  # a round after one in which something else became smaller
+            return False
         self.left -= 1
         same = case.text == self.case.text and case.compiled == self.case.compiled
         found = again(case, self.setting, self._made() if same else None).like(self.failure)
         if found is None:
+            self.refuted.add(mark)
             return False
         self.failure = found
         if self.progress is not None:
@@ -121,6 +129,15 @@ class Reducer:
 
     # -- the data -----------------------------------------------------------------------------------------------------
 
+    def levels(self) -> None:
+        """Arrays become constant, as a whole or along an axis: of a row that must be so, few extents are left with elements
+        that are merely near to one another."""
+        for name, array in list(self.case.arrays.items()):
+            for axis in (None, *range(array.ndim)[::-1]) if array.size > 1 else ():
+                first = array.flat[0] if axis is None else np.take(array, [0], axis)
+                if self.over or self.with_array(name, np.array(np.broadcast_to(first, array.shape))):
+                    break
+
     def extents(self) -> None:
         """Smaller extents, by leaving off what is at the ends of arrays, or before a stretch of them."""
         for name in list(self.case.sizes):
@@ -144,13 +161,14 @@ class Reducer:
                     return True
         return False
 
-    def _fitted(self, wished: Mapping[str, int]) -> dict[str, int] | None:
+    def _fitted(self, wished: Mapping[str, int], params: Mapping[str, Any] | None = None) -> dict[str, int] | None:
         """The sizes that are nearest to those wished for, where they are smaller than those that are there."""
         made = self._made()
         if made is None:
             return None
         typed = made.checked.typed
-        params = {p.name: self.case.params[p.name] for p in typed.params if p.name in self.case.params}
+        known = self.case.params if params is None else params
+        params = {p.name: known[p.name] for p in typed.params if p.name in known}
         try:
             free = set(unsettled(typed, Given({}, params)))
             found = fitted(typed, Given({}, params), {n: v for n, v in wished.items() if n in free})
@@ -195,6 +213,27 @@ class Reducer:
             except (UserError, CompilerError):
                 self.kept = key, None
         return self.kept[1]
+
+    def params(self) -> None:
+        """Params as the script has them, where it fails with these too; else plain ones."""
+        made = self._made()
+        for param in made.checked.typed.params if made is not None else ():
+            old = self.case.params.get(param.name)
+            if made is None or old is None or old == param.default:
+                continue
+            bounds = bounds_of_param(made.checked.typed, param)
+            plainer = [v.item() for v in simpler(np.asarray(old).astype(param.dtype.numpy)[()], bounds)]
+            for value in plainer if param.default is None else [param.default, *plainer]:
+                if self.over or self._with_params({**self.case.params, param.name: value}):
+                    break
+
+    def _with_params(self, params: Mapping[str, Any]) -> bool:
+        """Whether the case still fails with other params, or also with the smaller sizes that the requirements tie to them."""
+        if self.try_case(replace(self.case, params=params)):
+            return True
+        sizes = self._fitted(self.case.sizes, params)
+        case = self.cut(sizes, _head) if sizes is not None else None
+        return case is not None and self.try_case(replace(case, params=params))
 
     def values(self) -> None:
         """Plain values: a whole array of zeros or ones, or all of it but a few elements; these the plainest that do."""
@@ -255,6 +294,13 @@ class Reducer:
         if array.tobytes() == old.tobytes():
             return True
         return self.try_case(replace(self.case, arrays={**self.case.arrays, name: array}, kind=""))
+
+
+def _mark(case: Case) -> int:
+    """What tells a case from others."""
+    arrays = tuple((name, str(a.dtype), a.shape, a.tobytes()) for name, a in case.arrays.items())
+    costed = None if case.costed is None else tuple(case.costed.items())
+    return hash((case.text, tuple(case.params.items()), tuple(case.sizes.items()), costed, arrays))
 
 
 def _passes(failure: Failure, setting: Setting) -> str:

@@ -13,6 +13,8 @@ from loopfuse.dtypes import of_numpy
 from loopfuse.generate import Array, Bounds, ends
 
 PLAIN = (0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5)
+INEXACT = (0.1, 0.3, 0.7, 1.1)  # of few digits, and of all the digits of a binary type
+DIGITS = 4
 SPECIAL = 1000  # the rank of a value that is not finite, or the other zero
 
 
@@ -40,7 +42,8 @@ def simpler(value: Any, bounds: Bounds) -> list[Any]:
     number = int(value) if dtype.kind in "iu" else float(value)
     wished: list[Any] = [*PLAIN]
     if math.isfinite(number):
-        wished += [math.trunc(number), float(f"{number:.0e}"), float(f"{number:.1e}"), number / 2]
+        wished += [math.trunc(number), *(float(f"{number:.{d}e}") for d in range(DIGITS)), number / 2]
+        wished += INEXACT if dtype.kind not in "iu" else ()
     if bounds.lo is not None or bounds.hi is not None:
         wished += [*_ends(bounds, dtype)]
         wished += [math.ceil(bounds.lo) + 1 if bounds.lo is not None else math.floor(bounds.hi or 0) - 1]

@@ -12,6 +12,7 @@ from loopfuse.driver import compile_source, read_source
 from loopfuse.frontend.typed import TypedProgram
 from loopfuse.generate import Array
 from loopfuse.testing import data
+from loopfuse.testing.alike import OFTEN
 from loopfuse.testing.choices import Drawn
 from loopfuse.testing.scripts import script
 
@@ -57,7 +58,7 @@ def inputs_for(program: object, shapes: str = "edge") -> SearchStrategy[Mapping[
 
     @st.composite
     def made(draw: Any) -> Mapping[str, Array]:
-        found = data.draw(typed, Given({}), Drawn(lambda lo, hi: draw(st.integers(lo, hi))), shapes)
+        found = data.draw(typed, Given({}), Drawn(lambda lo, hi: draw(st.integers(lo, hi))), shapes, rows=OFTEN)
         if isinstance(found, str):
             reject()
         return {i.name: found.bound.inputs[i.buffer] for i in typed.inputs}

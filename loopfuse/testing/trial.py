@@ -23,9 +23,11 @@ from loopfuse.generate import Array, Scalar
 from loopfuse.passes import Options, Steps, selection
 from loopfuse.printer import print_program
 from loopfuse.testing import data
+from loopfuse.testing.alike import OFTEN, SELDOM
 from loopfuse.testing.choices import Choices
 from loopfuse.testing.coverage import RULE_PASSES, of_program, of_stages
 from loopfuse.testing.limit import TooLong, limited
+from loopfuse.views.values import short_values
 
 MEMORY = 1 << 28
 LARGE = (1024, 65536, 128)
@@ -168,7 +170,8 @@ def _late(setting: Setting) -> str:
 def drawn(made: Subject, choices: Choices, setting: Setting) -> Outcome:
     """A trial on data that is drawn for what the subject does not have."""
     start = time.perf_counter()
-    draw = data.draw(made.checked.typed, made.given, choices, setting.shapes, told(made) if setting.contracts else ())
+    named, rows = (told(made), OFTEN) if setting.contracts else ((), SELDOM)
+    draw = data.draw(made.checked.typed, made.given, choices, setting.shapes, named, rows)
     if isinstance(draw, str):
         return Outcome(skipped=draw, idle=True)
     costed = _costed(draw.bound, made, choices)
@@ -205,7 +208,7 @@ def case_of(made: Subject, draw: Draw, costed: Mapping[str, int] | None) -> Case
     typed, bound = made.checked.typed, draw.bound
     params: dict[str, Scalar] = {}
     for p in typed.params:
-        params[p.name] = bound.inputs[p.name].item() if p.name in bound.inputs else bound.sizes[p.name]
+        params[p.name] = short_values(bound.inputs[p.name]) if p.name in bound.inputs else bound.sizes[p.name]
     shape = {s.id: bound.sizes[s.id] for s in typed.sizes if s.origin == "shape"}
     arrays = {i.name: bound.inputs[i.buffer] for i in typed.inputs}
     source = made.checked.source
@@ -253,7 +256,7 @@ def _by_the_script(made: Subject, draw: Draw, jury: Jury) -> list[Wrong]:
     """What is wrong with what the script itself says of this data."""
     result = jury.results[0]
     if result.faults:
-        return [("outside", "", driver.fault_message(f.buffer, f.span, f.count).message, _access(made, f.buffer, f.span))
+        return [("outside", "", driver.fault_message(f.buffer, f.span, f.count, f.first).message, _access(made, f.buffer, f.span))
                 for f in result.faults]  # fmt: skip
     typed = made.checked.typed
     if not driver.check_buffers(typed):

@@ -48,6 +48,13 @@ def show_values(array: Array, full: bool, width: int = 100) -> str:
     return np.array2string(array, threshold=threshold, max_line_width=width, separator=", ")
 
 
+def short_values(array: Array) -> Any:
+    """Nested lists of Python numbers, a float by the fewest digits that its type tells it by: 0.1 of an f32 0.1."""
+    if array.ndim:
+        return [short_values(np.asarray(part)) for part in array]
+    return array.item() if array.dtype.kind in "biu" else float(str(array[()]))
+
+
 def plain_values(array: Array) -> Any:
     """Nested lists of Python numbers, exact."""
     dtype = of_numpy(array.dtype)
