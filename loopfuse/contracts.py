@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loopfuse.backends import reference
-from loopfuse.diag import Collector, Diagnostic, Source, UserError, error
+from loopfuse.diag import Collector, Diagnostic, Source, Span, UserError, error
 from loopfuse.dtypes import BOOL
-from loopfuse.frontend.ast import Call, Compare, Name
+from loopfuse.frontend.ast import Call, Compare, Name, NewAxis, Rest, Slice, Subscript
 from loopfuse.frontend.lower import lower
 from loopfuse.frontend.parse import parse_expr
 from loopfuse.frontend.typed import Check, Define, Fold, Input, TypedProgram
@@ -31,10 +31,11 @@ TRUE = Const(1, BOOL)
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Where a condition fails first: the index (empty for a scalar) and the values of what it compares."""
+    """Where a condition fails first: the index (empty for a scalar) and the values of what it compares, as short as their types
+    tell them by."""
 
     index: tuple[int, ...]
-    values: tuple[tuple[str, object], ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
 
 
 def check_domains(typed: TypedProgram, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> None:
@@ -77,7 +78,7 @@ def _outside(typed: TypedProgram, check: Check, holds: Array, sizes: Mapping[str
     place = f"{name}[{', '.join(map(str, index))}]" if index else name
     wrong = holds.size - int(np.count_nonzero(holds))
     notes = [f"the first of {wrong} such elements of {holds.size}"] if holds.ndim else []
-    return error("LF0612", f"`{place}` = {value} is outside its domain `{check.text}`", check.span, notes=notes)
+    return error("LF0612", f"`{place}` = {value!s} is outside its domain `{check.text}`", check.span, notes=notes)
 
 
 def without_data(typed: TypedProgram, entry: Input, sizes: Mapping[str, int], unless: Sequence[str] = (), *,
@@ -103,6 +104,19 @@ def named(typed: TypedProgram, entry: Input) -> frozenset[str]:
     values = [v for s in found for v in (s.value, *(f.value for f in s.folds))]
     polys = [e.poly for v in values for e in subexprs(v) if isinstance(e, Affine)]
     return frozenset(s.id for s in typed.sizes if any(s.id in p.names for p in polys))
+
+
+def subscript_text(buffer: str, span: Span | None, axis: int) -> str:
+    """A subscript of an access as the script writes it, "" where the text does not tell: an array that stands for another one
+    may have its axes in another order."""
+    try:
+        expr = parse_expr(Source("access", span.text)) if span else None
+    except UserError:
+        return ""
+    if not (isinstance(expr, Subscript) and isinstance(expr.base, Name) and expr.base.id == buffer):
+        return ""
+    plain = axis < len(expr.subs) and not any(isinstance(s, Slice | NewAxis | Rest) for s in expr.subs[: axis + 1])
+    return expr.subs[axis].span.text if plain else ""
 
 
 def first_false(holds: Array) -> tuple[int, ...]:
@@ -146,7 +160,7 @@ def _sides(typed: TypedProgram, check: Check, dims: tuple[Dim, ...], folds: tupl
     if texts is None or not (isinstance(value, Op) and value.op in COMPARISONS):
         return Witness(index)
     computed = _compute(typed, list(value.args), dims, folds, sizes, inputs)
-    return Witness(index, tuple((t, c[index].item()) for t, c in zip(texts, computed, strict=True)))
+    return Witness(index, tuple((t, str(c[index])) for t, c in zip(texts, computed, strict=True)))
 
 
 def _operands(text: str) -> tuple[str, str] | None:

@@ -318,6 +318,8 @@ def execute(lowered: Lowered | Optimised, bound: Bound, *, backend: str = "auto"
     if chosen_backend(backend) == "cuda":
         with clock.time("cuda"), guard("cuda", lambda: print_program(lowered.program)):
             outputs, faults = engine.open_engine().run(lowered.program, inputs, bound.sizes, clock.stages, lock)
+        if faults:
+            raise UserError([fault_message(*fault) for fault in faults])
     else:
         allowed = default_limit() if limit is None else limit
         sizes = plan_sizes(lowered.program) | bound.sizes
@@ -325,9 +327,9 @@ def execute(lowered: Lowered | Optimised, bound: Bound, *, backend: str = "auto"
         limit = max(LEAST_TEMPORARIES, min(room, MOST_TEMPORARIES))
         with clock.time("run"), guard("reference", lambda: print_program(lowered.program)):
             result = reference.run(lowered.program, inputs, sizes, limit=limit, progress=progress)
-        outputs, faults = result.outputs, [(f.buffer, f.span, f.count) for f in result.faults]
-    if faults:
-        raise UserError([fault_message(*fault) for fault in faults])
+        outputs = result.outputs
+        if result.faults:
+            raise UserError([fault_message(f.buffer, f.span, f.count, f.first) for f in result.faults])
     ends = [b.id for b in lowered.program.buffers if b.role == "out"]
     buffers = {root: outputs[end] for root, end in zip(lowered.roots, ends, strict=True)}
     return Outcome({o.name: buffers[o.buffer] for o in lowered.typed.outputs}, buffers)
@@ -367,11 +369,20 @@ def _check_memory(program: Program, sizes: Mapping[str, int], allowed: int) -> i
     return total
 
 
-def fault_message(buffer: str, span: Span | None, count: int) -> Diagnostic:
-    """LF0704: a checked access that went outside its array so many times."""
+def fault_message(buffer: str, span: Span | None, count: int, first: reference.Stray | None = None) -> Diagnostic:
+    """LF0704: a checked access that went outside its array so many times; `first`: the subscript that did so first."""
     what = f"`{span.text}`" if span else f"a subscript of `{buffer}`"
     times = "once" if count == 1 else f"{count} times"
-    return error("LF0704", f"{what} went outside its array, {times}", span, "outside for some element",
+    label = "outside for some element"
+    if first is not None:
+        text = contracts.subscript_text(buffer, span, first.axis)
+        axis = f"axis {first.axis}" if text else f"axis {first.axis} of `{buffer}`"
+        extent = f"has {first.extent} element{'s' * (first.extent != 1)}"
+        label = (
+            f"{'first ' * (count > 1)}{f'`{text}`' if text else 'its subscript'} is {first.value}, and {axis} {extent}"
+        )
+        times += f": {label}"
+    return error("LF0704", f"{what} went outside its array, {times}", span, label,
                  notes=["the access was not performed, and the results were dropped"])  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import tempfile
 import tomllib
 import unicodedata
 from pathlib import Path
@@ -74,7 +75,7 @@ def read_private(path: Path, most: int) -> bytes | None:
 
 
 def unwritable(path: Path, folder: bool = False, makes: bool = True) -> str:
-    """Why a file (or a `folder` with files) could not be written at a path, "" where it could; nothing is made. `makes`:
+    """Why a file (or a `folder` with files) could not be written at a path, "" where it could; nothing is left there. `makes`:
     folders on the way that are absent will be made."""
     if path.exists() and path.is_dir() != folder:
         return f"`{path}` is a {'file' if folder else 'folder'}"
@@ -84,7 +85,15 @@ def unwritable(path: Path, folder: bool = False, makes: bool = True) -> str:
         return f"`{there}` is a file"
     if there != start and not makes:
         return f"there is no folder `{start}`"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"`{there}` is not writable"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"`{there}` is not writable"
+    try:
+        if not _UNIX or os.statvfs(there).f_blocks:
+            return ""
+        with tempfile.TemporaryFile(dir=there):  # /proc and its like have no blocks and take no files, whoever asks
+            return ""
+    except OSError as why:
+        return f"`{there}` takes no files" + f" ({why.strerror})" * (why.errno != errno.ENOENT)
 
 
 def is_private(told: os.stat_result) -> bool:

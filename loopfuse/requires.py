@@ -63,7 +63,7 @@ def _int64(value: int | Array) -> Array:
 
 
 def _broken(require: Require, sizes: Mapping[str, int], params: Mapping[str, Array]) -> Diagnostic:
-    values = {**sizes, **{name: value.item() for name, value in params.items()}}
+    values = {**sizes, **{name: str(value[()]) for name, value in params.items()}}
     names = sorted(names_of(require.cond) & values.keys())
     shown = ", ".join(f"{n} = {values[n]}" for n in names)
     with_values = f" ({shown})" if shown else ""

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_shell import Shell, chain_shell, python
 
@@ -88,6 +89,38 @@ def test_failed_checks_show_where(shell: Shell) -> None:
     assert "bad.lf:4:" in shell.err
     assert "0 of 2 checks hold" in shell.out
     assert shell("check", "bad.lf", "chain.lf", "x=x.npy") == 3
+
+
+TENTH = "input x: {0}[N]\nparam a: {0} = 0.1\nrequire N >= 1\noutput y = x * 0 + a\ncheck all(y > 0.25)\n"
+
+
+@pytest.mark.parametrize(("dtype", "tenth"), [("f32", "0.1"), ("f64", "0.1"), ("f16", "0.1"), ("bf16", "0.100098")])
+def test_a_number_is_written_in_one_way(shell: Shell, dtype: str, tenth: str) -> None:
+    """By the fewest digits that its type tells it by, in messages, data and JSON."""
+    shell.write("t.lf", TENTH.format(dtype))
+    assert shell("check", "t.lf", "x=ones", "--dims", "N=2") == 3
+    assert f"`y` is {tenth}, `0.25` is 0.25" in shell.err
+    assert shell("fuzz", "t.lf", "x=ones", "--dims", "N=2", "-p", "a=0.1", "--examples", "3", "--json") == 3
+    (found,) = shell.records("failure")
+    assert f"`y` is {tenth}," in found["problem"]
+    assert "000001" not in shell.out and "0.0999" not in shell.out
+
+
+def test_a_failure_as_json_has_its_data(shell: Shell) -> None:
+    """What the text shows; of much data how to get it."""
+    text = "input x: f32[N]\nparam a: f32\nrequire N >= {}\ncheck all(x != 0.1)\noutput y = x * a\ncheck all(y == y or x != 0.1)\n"
+    for count in (2, 3000):
+        shell.write("t.lf", text.format(count))
+        np.save(shell.folder / "t.npy", np.full(count, 0.1, np.float32))
+        assert shell("fuzz", "t.lf", "x=t.npy", "--examples", "20", "--json") == 3
+        (found,) = shell.records("failure")
+        data = found["inputs"]["x"]
+        assert (data["dtype"], data["shape"]) == ("f32", [count])
+        if count < 1000:
+            assert 0.1 in data["values"] and set(data["values"]) <= {0.0, 0.1} and "left_out" not in data
+        else:
+            assert data["values"] is None and data["left_out"] == f"{count} elements; --save DIR keeps them"
+        assert found["saved"] is None and isinstance(found["params"], dict)
 
 
 def test_check_reports_every_script(shell: Shell) -> None:
@@ -186,7 +219,7 @@ def test_explain(shell: Shell) -> None:
     assert shell("explain", "503") == 0
     assert shell("explain") == 0
     assert len(shell.out.splitlines()) == len(read_essays())
-    assert shell("explain", "LF9999") == 1
+    assert shell("explain", "LF9999") == 2
     assert "no error code" in shell.err
     assert normalize("error[LF0304]") == "LF0304"
 

@@ -130,9 +130,9 @@ def test_wrong_command_lines(shell: Shell, words: str) -> None:
 def test_errors_are_messages(shell: Shell) -> None:
     assert shell("bench", "none.lf") == 1
     assert "LF0510" in shell.err
-    assert shell("bench", "s.lf", *QUICK, "--sweep", "Q=1..4") == 1
+    assert shell("bench", "s.lf", *QUICK, "--sweep", "Q=1..4") == 2
     assert "LF0502" in shell.err
-    assert shell("bench", "s.lf", *QUICK, "--passes", "fsue") == 1
+    assert shell("bench", "s.lf", *QUICK, "--passes", "fsue") == 2
     assert "did you mean `fuse`?" in shell.err
     assert shell("bench", "s.lf", *QUICK, "--dims", "B=2,N=2", "--save", "no/such/folder.json") == 1
     assert "LF0515" in shell.err

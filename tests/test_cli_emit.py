@@ -76,7 +76,7 @@ def test_one_kernel_by_its_name_or_what_it_computes(shell: Shell) -> None:
     assert kernel
     assert shell("ir", "s.lf", "--emit", "cuda", "--passes", "none", "--only", kernel[1]) == 0
     assert heads(shell.out) == [name]
-    assert shell("ir", "s.lf", "--emit", "cuda", "--only", "zz") == 1
+    assert shell("ir", "s.lf", "--emit", "cuda", "--only", "zz") == 2
     assert "LF0502" in shell.err
     assert shell("ir", "s.lf", "--emit", "cuda", "--after", "lower", "--only", "m") == 0
     assert heads(shell.out) == [name]

@@ -18,6 +18,7 @@ from cli_shell import CHAIN, Shell, chain_shell, environment, python
 from loopfuse import driver
 from loopfuse.cli import main, terminal
 from loopfuse.diag import CompilerError
+from loopfuse.testing.campaign import Campaign
 
 shell = chain_shell
 
@@ -184,3 +185,67 @@ def test_a_missing_back_end_is_the_machines_lack(shell: Shell, monkeypatch: pyte
     monkeypatch.setattr(driver, "execute", lacking)
     assert shell("run", "chain.lf", "x=x.npy") == 4
     assert "no GPU" in shell.err
+
+
+# -- whose mistake it is ----------------------------------------------------------------------------------------------
+
+WRONG_WORDS = (
+    "run --passes nope", "run -p q=1", "run -p a=big", "run -D Q=3", "run --dims Q=3", "run --dims N=-1", "run q=randn", "run x=uniform(0) --dims N=4",
+    "run -o q=q.npy", "run --show q", "run x=randn --dims N=4 --freeze q", "check --passes nope", "check --dims Q=3", "check -p q=1", "check -D Q=3",
+    "check --freeze q", "check q=randn", "fuzz --passes nope", "fuzz --dims Q=3", "fuzz -p q=1", "fuzz --each 0s", "fuzz --time -3s",
+    "bisect --passes nope", "bisect --dims Q=3", "bench --passes nope", "bench --dims Q=3", "bench --sweep Q=1..4", "ir --passes nope",
+    "ir --dims Q=3", "ir --specialise Q=3", "ir --device b200", "ir --device h200:speed=3", "ir --after nope", "ir --diff nope",
+    "ir --only zz", "explain --passes nope", "explain --dims Q=3", "explain --dims N=-1", "explain --device b200", "explain --kernel zz",
+    "explain --freeze q", "explain --why y q", "explain --why y y", "repl --passes nope", "repl --device b200",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WRONG_WORDS)
+def test_words_that_a_command_cannot_take_exit_with_2(shell: Shell, words: str) -> None:
+    """Whatever the script and the data are; and each says what there is, or what was meant."""
+    command, *rest = words.split()
+    assert shell(command, "chain.lf", *rest) == 2
+    assert shell.err.strip() and shell.out == ""
+
+
+def test_codes_that_there_are_not(shell: Shell) -> None:
+    assert shell("explain", "LF9999") == 2
+
+
+@pytest.mark.parametrize("words", [
+    "run none.lf", "run chain.lf", "run chain.lf x=none.npy", "run chain.lf x=randn", "run chain.lf x=x.npy --dims N=7",
+    "check none.lf", "bench chain.lf --compare none.json", "fuzz --replay none.json", "explain chain.lf --decisions none.toml",
+    "explain none.lf", "ir --from none.lfir", "run chain.lf x=x.npy -o y=none/y.npy/z.npy/",
+])  # fmt: skip
+def test_files_and_data_that_are_wrong_exit_with_1(shell: Shell, words: str) -> None:
+    (shell.folder / "none").write_text("a file")
+    assert shell(*words.split()) == 1
+    assert "error[LF" in shell.err
+
+
+def test_a_script_that_is_wrong_as_the_words_are(shell: Shell) -> None:
+    """Of several scripts the greatest code counts; a mistake in a script comes first, for nothing is known of its names."""
+    shell.write("bad.lf", "output y = q\n")
+    assert shell("check", "bad.lf", "--dims", "Q=3") == 1
+    assert shell("check", "bad.lf", "chain.lf", "--dims", "Q=3") == 2
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("--time -3s", "argument --time: `-3s` is no time"), ("--examples -3", "argument --examples: `-3` is no number of things"),
+    ("--passes -fuse", "--passes=-fuse"), ("--time", "argument --time: expected one argument"),
+    ("--time --gen", "argument --time: expected one argument"), ("--each 0s", "`0s` leaves a program no time"),
+])  # fmt: skip
+def test_values_that_begin_with_a_minus(shell: Shell, words: str, said: str) -> None:
+    assert shell("fuzz", "chain.lf", *words.split()) == 2
+    assert said in shell.err
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+@pytest.mark.parametrize("words", ["fuzz chain.lf --save /proc/x", "run chain.lf x=x.npy -o y=/proc/y.npy", "bench chain.lf --save /proc/b.json",
+                                   "fuzz chain.lf --state /proc/s.json"])  # fmt: skip
+def test_where_no_file_can_be_the_work_is_not_begun(shell: Shell, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for those who may write everywhere."""
+    monkeypatch.setattr(driver, "execute", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr(Campaign, "run", lambda self: pytest.fail("it searched"))
+    assert shell(*words.split()) == 1
+    assert "LF0515" in shell.err and "`/proc` " in shell.err

@@ -81,10 +81,10 @@ def test_the_last_program_is_shown_unless_another_is_asked_for(joining: Shell) -
     assert joining.out.count("kernel ") == 4
     assert joining("ir", "s.lf", *JOIN, "--after", "0") == 0
     assert joining.out.count("kernel ") == 4
-    assert joining("ir", "s.lf", *JOIN, "--after", "jion") == 1
+    assert joining("ir", "s.lf", *JOIN, "--after", "jion") == 2
     assert "LF0821" in joining.err
     assert "did you mean `join`?" in joining.err
-    assert joining("ir", "s.lf", "--passes", "jion") == 1
+    assert joining("ir", "s.lf", "--passes", "jion") == 2
     assert joining("ir", "s.lf", "--decide-max", "0", *JOIN) == 0
     assert joining.out.count("kernel ") == 4
 
@@ -112,15 +112,15 @@ def test_differences(joining: Shell) -> None:
     for which in ("join", "lower:join", "0:1", ":"):
         assert joining("ir", "s.lf", *JOIN, "--diff", which) == 0
         assert joining.out == whole
-    assert joining("ir", "s.lf", *JOIN, "--diff", "join:lower") == 1
-    assert joining("ir", "s.lf", *JOIN, "--diff", "x:lower") == 1
+    assert joining("ir", "s.lf", *JOIN, "--diff", "join:lower") == 2
+    assert joining("ir", "s.lf", *JOIN, "--diff", "x:lower") == 2
     assert joining("ir", "s.lf", *NONE, "--diff") == 0
     assert "no pass changed anything" in joining.out
     assert joining("ir", "s.lf", *JOIN, "--diff", "--side") == 0
     assert " | " in joining.out
     assert joining("ir", "s.lf", *JOIN, "--diff", "--only", "p") == 0
     assert "k1" not in joining.out
-    assert joining("ir", "s.lf", *JOIN, "--diff", "--only", "q") == 1
+    assert joining("ir", "s.lf", *JOIN, "--diff", "--only", "q") == 2
     assert joining("ir", "s.lf", *JOIN, "--diff", "--json") == 0
     (record,) = joining.records("diff")
     assert {"-", "@"} <= {line["mark"] for line in record["lines"]}
@@ -141,7 +141,7 @@ def test_only_a_kernel_or_definition(shell: Shell) -> None:
     assert shell.out.splitlines()[0] == "kernel k2"
     assert shell("ir", "s.lf", *NONE, "--only", "k3") == 0
     assert "sum <- e[b, k]" in shell.out
-    assert shell("ir", "s.lf", *NONE, "--only", "nope") == 1
+    assert shell("ir", "s.lf", *NONE, "--only", "nope") == 2
     assert "there are k1, k2" in shell.err
 
 
@@ -178,10 +178,10 @@ def test_a_pass_on_ir_text(joining: Shell) -> None:
 
 
 def test_sizes_and_devices(shell: Shell) -> None:
-    assert shell("ir", "s.lf", "--dims", "Q=4") == 1
+    assert shell("ir", "s.lf", "--dims", "Q=4") == 2
     assert "no open size `Q`" in shell.err
-    assert shell("ir", "s.lf", "--dims", "N=-4") == 1
-    assert shell("ir", "s.lf", "--device", "abacus") == 1
+    assert shell("ir", "s.lf", "--dims", "N=-4") == 2
+    assert shell("ir", "s.lf", "--device", "abacus") == 2
     assert "LF0820" in shell.err
     assert shell("ir", "s.lf", "--passes", "constprop", "--specialise", "N=64,B=4") == 0
     assert "j < 64" in shell.out
@@ -198,7 +198,7 @@ def test_frozen_inputs(shell: Shell) -> None:
     assert "buf w: f32[6] frozen" in shell.out
     assert shell("ir", "w.lf", "--freeze", "x") == 1
     assert "--freeze x=FILE" in shell.err
-    assert shell("ir", "w.lf", "--freeze", "q") == 1
+    assert shell("ir", "w.lf", "--freeze", "q") == 2
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_why_not(joining: Shell) -> None:
 
 def test_why_of_a_name_for_something_else(shell: Shell) -> None:
     shell.write("v.lf", "input x: f32[N, 2]\nlet a = x[:, 0]\noutput y = a + 1\n")
-    assert shell("explain", "v.lf", *NONE, "--why", "a", "y") == 1
+    assert shell("explain", "v.lf", *NONE, "--why", "a", "y") == 2
     assert "`a` is not computed by itself" in shell.err
 
 
@@ -254,7 +254,7 @@ def test_why_tells_what_was_not_done(shell: Shell) -> None:
      ("zzz", "m", "there are m, e, p, p.1")],
 )  # fmt: skip
 def test_why_of_wrong_names(shell: Shell, a: str, b: str, said: str) -> None:
-    assert shell("explain", "s.lf", *NONE, "--why", a, b) == 1
+    assert shell("explain", "s.lf", *NONE, "--why", a, b) == 2
     assert "LF0502" in shell.err
     assert said in shell.err
 
@@ -269,7 +269,7 @@ def test_costs(shell: Shell) -> None:
     assert re.search(r"^computes +m$", shell.out, re.MULTILINE)
     assert shell("explain", "s.lf", *NONE, "--kernel", "k1", "--json") == 0
     assert len(shell.records("cost")) == 1
-    assert shell("explain", "s.lf", *NONE, "--kernel", "kk1") == 1
+    assert shell("explain", "s.lf", *NONE, "--kernel", "kk1") == 2
     assert "did you mean `k1`?" in shell.err
 
 

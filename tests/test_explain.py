@@ -305,8 +305,164 @@ def test_what_was_planned_again_is_shown_so(shell: Shell, monkeypatch: pytest.Mo
         assert shell("explain", "s.lf", *view, *dims, "--json") == 0
         (found,) = shell.records("cost")
         assert [one["threads"] for one in found["launches"]] == [k.threads for k in built.code.kernels]
+    assert shell("explain", "s.lf", "--kernel", "k1", *dims) == 0
+    assert re.findall(r"^  again +(.*)$", shell.out, re.MULTILINE) == list(built.remarks)
 
 
 def _program(shell: Shell) -> Program:
     lowered = driver.lower_program(driver.compile_source(driver.read_source(shell.folder / "s.lf")).typed)
     return driver.optimise(lowered, Options(sizes={"B": 512, "N": 4096})).program
+
+
+# -- both halves of a view, and all views, tell the kernel as it is written -------------------------------------------
+
+
+def view(shell: Shell, kernel: str = "k1", *more: str) -> dict[str, str]:
+    """The rows of the first half of a kernel's view."""
+    assert shell("explain", "s.lf", "--kernel", kernel, *more) == 0
+    return dict(re.findall(r"^(\w+) +(\S.*)$", shell.out[: shell.out.index("\nwritten by")], re.MULTILINE))
+
+
+def test_a_plan_is_told_as_it_is_written(plain: Shell) -> None:
+    """Products of f32 by ordinary units, whose sums the emitter cuts as it likes."""
+    plain.write("s.lf", "input a: f32[M, K]\ninput b: f32[K, N]\noutput y = a @ b\n")
+    rows = view(plain, "k1", "--dims", "M=512,N=512,K=512")
+    parts = re.search(r"each sum cut into (\d+) parts", plain.out)
+    depth = re.search(r"stages of (\d+) of the sum", plain.out)
+    assert parts and depth
+    assert rows["compute"].startswith("268 M operations, 0 in matrix units")
+    assert rows["rounding"] == f"sum cut into {parts[1]}"
+    assert rows["folds"] == f"dot: exact: tiles of {depth[1]}, workspace"
+    assert "k: split" in rows["roles"]
+    assert re.match(r"sums in \d+ parts; the emitter's are faster by its model", rows["planned"])
+    assert f"in {parts[1]} parts" not in rows["planned"]
+
+
+def test_instructions_that_were_declined_are_told_as_planned(plain: Shell) -> None:
+    plain.write("s.lf", "input a: bf16[M, K]\ninput b: bf16[K, N]\noutput y = a @ b\n")
+    rows = view(plain, "k1", "--dims", "M=511,N=511,K=8191")
+    parts = re.search(r"each sum cut into (\d+) parts", plain.out)
+    assert parts and "\n  by         mma.sync bf16\n" in plain.out
+    assert rows["planned"].startswith("wgmma bf16, ") and rows["planned"].endswith("; below stands why not")
+    assert rows["rounding"] == f"sum cut into {parts[1]}"
+    assert rows["launch"].endswith("planned for one launch; it is written with 2")
+    assert "read again as planned" in rows["memory"]
+    assert "  not        wgmma: " in plain.out
+
+
+@pytest.mark.parametrize(("script", "dims"), SCRIPTS, ids=lambda x: Path(x).stem)
+def test_no_figure_of_a_plan_contradicts_the_code(plain: Shell, script: str, dims: str) -> None:
+    """Whatever the roles, trees and rounding name is what the tables of the functions say, and `planned` names the rest."""
+    plain.write("s.lf", (ROOT / script).read_text(encoding="utf-8"))
+    assert plain("explain", "s.lf", "--cost", "--json", *(("--dims", dims) if dims else ())) == 0
+    for found in (r for r in plain.records("cost") if r["of"] in ("plan", "tiles")):
+        launched, tilings = [one for one in found["launches"] if one["blocks"]], found.get("tilings", [])
+        trees = [t for t in found["folds"].values() if t.startswith(("exact: vector", "online(1): vector"))]
+        if found["schedule"] == "row":
+            assert all(("cluster" in t) == (launched[0]["cluster"] > 1) for t in trees)
+            if int(re.findall(r"(\d+) threads each", launched[0]["why"])[0]) > 32:
+                assert all("block" in t for t in trees) and "lane" not in found["roles"].values()
+        if tilings:
+            cut = any(t["split"] > 1 for t in tilings)
+            assert ("split" in found["roles"].values()) == cut
+            assert any(w.startswith("sum cut into") for w in found["rounding"]) == cut
+            assert bool(found["matrix_flops"]) == any(t["matrix"] for t in tilings)
+            assert found["flops"] + found["matrix_flops"] >= sum(t["operations"] for t in tilings[:1])
+
+
+def test_rows_by_more_threads_than_planned(plain: Shell) -> None:
+    plain.write("s.lf", (ROOT / "examples/06_softmax.lf").read_text(encoding="utf-8"))
+    rows = view(plain)
+    assert re.match(r"rows by 32 threads; the emitter reckons by elements", rows["planned"])
+    assert "lane" not in rows["roles"] and "vector, lanes, block" in rows["folds"]
+    assert re.search(r"^  by +rows by (?!32 )\d+ threads each", plain.out, re.MULTILINE)
+
+
+def test_a_table_that_is_written_for_any_size(plain: Shell) -> None:
+    """It was planned in shared memory for an extent that was assumed, and has no bound in the code."""
+    plain.write("s.lf", "input k: i32[N] where 0 <= k < B\ninput start: i32[B, 4]\n"
+                        "accum h: i32[B, 4] = 0 for i { h[k[i], 0] += 1 }\noutput t = h + start\n")  # fmt: skip
+    rows = view(plain, "k1", "--dims", "N=1000000,B=64")
+    assert rows["folds"] == "h.acc: private copies, block, workspace" and "planned" not in rows
+    rows = view(plain)
+    assert "\n  by         updates of arrays in device memory\n" in plain.out
+    assert rows["folds"] == "h.acc: updates in device memory"
+    assert rows["planned"].startswith("private copies, block, workspace; ")
+
+
+BOUNDS = ((SCRIPTS[2][0], "B=4,N=400096"), ("examples/11_histeq.lf", ""), ("tests/bench/peers/linear_gelu.lf", "M=128,N=128,K=65536"),
+          ("examples/06_softmax.lf", ""), ("examples/13_nbody.lf", ""), ("tests/bench/peers/matmul.lf", "M=4096,N=33,K=4096"))  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "dims"), BOUNDS, ids=lambda x: Path(x).stem)
+def test_rows_and_footer_have_one_rule(plain: Shell, script: str, dims: str) -> None:
+    """A bound that is not the one of the ridge under the table has a line that says why, and no other has one."""
+    plain.write("s.lf", (ROOT / script).read_text(encoding="utf-8"))
+    given = ("--dims", dims) if dims else ()
+    assert plain("explain", "s.lf", "--cost", "--json", *given) == 0
+    found = plain.records("cost")
+    assert plain("explain", "s.lf", "--cost", *given) == 0
+    assert "bound: what takes longest by the model, memory, compute or launches\n" in plain.out
+    for one in found:
+        matrix = [t["dtype"] for t in one.get("tilings", ()) if t["matrix"]]
+        peak = H200.matrix[matrix[0]] if matrix else H200.matrix["f16"] if one["matrix_flops"] else H200.fp32
+        other = "compute" if one["intensity"] < H200.ridge(peak) else "memory"
+        said = re.search(rf"^{one['kernel']} is bound by (\w+) at \S+ flop/B: \S", plain.out, re.MULTILINE)
+        assert bool(said) == (one["bound"] == other)
+        if said:
+            assert said[1] == one["bound"]
+
+
+def test_decisions_at_size_0_name_the_plans(plain: Shell) -> None:
+    """Rows are of plans, which let every loop run, and totals of what is launched."""
+    plain.write("s.lf", SOFTMAX)
+    for dims in ("B=0,N=64", "B=64,N=0"):
+        for device in ("h200", "cpu"):
+            assert plain("explain", "s.lf", "--dims", dims, "--device", device) == 0
+            times = re.search(r"^decided by plans of (\S+) -> (\S+) us; they take every loop to run once at least", plain.out,
+                              re.MULTILINE)  # fmt: skip
+            assert times
+            assert f"-> {times[2]}  " in plain.out or f"-> {times[2]} " in plain.out
+
+
+@pytest.mark.parametrize(("script", "dims"), SCRIPTS, ids=lambda x: Path(x).stem)
+def test_what_was_declined_is_counted_as_it_is_listed(plain: Shell, script: str, dims: str) -> None:
+    plain.write("s.lf", (ROOT / script).read_text(encoding="utf-8"))
+    given = ("--dims", dims) if dims else ()
+    assert plain("explain", "s.lf", "--cost", *given) == 0
+    counts = {
+        k: int(n or 0)
+        for k, n in re.findall(r"^(\w+) is written by [^;\n]*(?:; (\d+) declined)?$", plain.out, re.MULTILINE)
+    }
+    assert counts
+    kernel = sorted(counts)[0]
+    assert plain("explain", "s.lf", "--kernel", kernel, *given) == 0
+    assert counts[kernel] == len(re.findall(r"^  not +\S", plain.out, re.MULTILINE))
+    assert plain("explain", "s.lf", "--kernel", kernel, *given, "--json") == 0
+    (found,) = plain.records("cost")
+    assert len(found["declined"]) == counts[kernel]
+
+
+def test_nothing_is_declined_where_there_is_nothing_to_do(plain: Shell) -> None:
+    plain.write("s.lf", SOFTMAX)
+    assert plain("explain", "s.lf", "--cost", "--dims", "B=0,N=64") == 0
+    assert "k1 is written by nothing: there is no element\n" in plain.out
+
+
+VIEWS = {
+    "--why": ("--why", "a", "b"),
+    "--cost": ("--cost",),
+    "--kernel": ("--kernel", "k1"),
+    "--remarks": ("--remarks",),
+}
+
+
+@pytest.mark.parametrize("one", VIEWS)
+@pytest.mark.parametrize("other", VIEWS)
+def test_one_view_at_a_time(plain: Shell, one: str, other: str) -> None:
+    plain.write("s.lf", "input x: f32[N]\nlet a = sum(x)\noutput b = x / a\n")
+    if one == other:
+        assert plain("explain", "s.lf", *VIEWS[one]) == 0
+    else:
+        assert plain("explain", "s.lf", *VIEWS[one], *VIEWS[other]) == 2
+        assert f"{one} is about" in plain.err and f"{other} is about" in plain.err and "one at a time" in plain.err

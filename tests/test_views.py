@@ -263,7 +263,7 @@ def test_cost_table() -> None:
     assert lines[-1].split() == ["total", "360", "M", "96", "MiB", "36.3"]
     assert all(len(line) <= 80 for line in lines)
     foot = "\n".join(costs.foot(program, plans, H200, {"B": 4, "N": 1024}, frozenset({"N"})))
-    assert "H200: memory-bound below 14 (fp32)" in foot
+    assert "H200 at its peaks: memory-bound below 14 (fp32)" in foot
     assert "sizes: B = 4, N = 1024 (assumed)" in foot
     assert "k1 holds where N <= 8192; else the row is read twice" in foot
     one = "\n".join(costs.kernel_view(program, program.kernels[0], plans["k1"]))

@@ -68,5 +68,5 @@ def test_the_cause(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_name_that_is_not_there_gets_the_near_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "case.lf"
     script.write_text("input x: f32[N]\nlet alpha = exp(x)\noutput y = alpha + 1\n", encoding="utf-8")
-    assert main(["explain", str(script), "--why", "alhpa", "y"]) == 1
+    assert main(["explain", str(script), "--why", "alhpa", "y"]) == 2
     assert "did you mean `alpha`?" in capsys.readouterr().err

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from loopfuse.cli.frame import Context
 from loopfuse.diag import Source, UserError, error
@@ -23,6 +24,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, about: str, **rest: object) -> None:
         super().__init__(prog=f"loopfuse {command}", description=_filled(about), allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter, **rest)  # type: ignore[arg-type]  # fmt: skip
+        self._given: list[str] = []
         group = self.add_argument_group("every command")
         group.add_argument("--json", action="store_true", help="JSON lines on stdout, words for people on stderr")
         group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="when to use colours")
@@ -33,9 +35,33 @@ class Parser(argparse.ArgumentParser):
         if (stream := file or sys.stderr) is not None:
             stream.write(visible(message))  # argparse would say nothing of a disk that is full
 
+    def error(self, message: str) -> NoReturn:
+        """Tell what is wrong and exit with 2. A value that begins with `-` is told as what it is, and not as an option."""
+        lacking = re.fullmatch(r"argument (\S+): expected one argument", message)
+        names = lacking[1].split("/") if lacking else []
+        pairs = zip(self._given, self._given[1:], strict=False)
+        value = next((b for a, b in pairs if a in names and b.startswith("-") and not self._is_option(b)), "")
+        if value:
+            message = f"argument {lacking[1]}: {self._meant(names[-1], value)}" if lacking else message
+        super().error(message)
+
+    def _is_option(self, word: str) -> bool:
+        return word.partition("=")[0] in self._option_string_actions
+
+    def _meant(self, option: str, value: str) -> str:
+        """What is wrong with a value that begins with `-`, or how it is written."""
+        read = self._option_string_actions[option].type
+        try:
+            if callable(read):
+                read(value)
+        except (argparse.ArgumentTypeError, ValueError) as why:
+            return str(why)
+        return f"a value that begins with `-` is written behind `=`: {option}={value}"
+
     def read(self, arguments: Sequence[str], context: Context) -> argparse.Namespace:
         """Parse the arguments after the command's name, and set the terminal up."""
-        found = self.parse_intermixed_args(arguments[1:])
+        self._given = list(arguments[1:])
+        found = self.parse_intermixed_args(self._given)
         terminal = context.terminal
         terminal.json, terminal.color, terminal.quiet = found.json, found.color, found.quiet
         terminal.verbose = found.verbose

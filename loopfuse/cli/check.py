@@ -11,7 +11,7 @@ from loopfuse import driver
 from loopfuse.agreement import Row, Runner, every_pass, on_gpu
 from loopfuse.bind import Given
 from loopfuse.cli import arguments, backends
-from loopfuse.cli.frame import FAILED, OK, USER, Context
+from loopfuse.cli.frame import FAILED, OK, Context, exit_code
 from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.diag import UserError
 from loopfuse.draws import Draw, told
@@ -70,7 +70,7 @@ def _check(parser: arguments.Parser, options: argparse.Namespace, script: str, a
     except UserError as why:
         terminal.diagnostics(why.diagnostics)
         terminal.record({"kind": "check", "script": script, "ok": False, "static": options.static})
-        return USER
+        return exit_code(why.diagnostics)
 
 
 def _evaluate(parser: arguments.Parser, options: argparse.Namespace, script: str, typed: TypedProgram,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from importlib import import_module
 from pathlib import Path
 
 from loopfuse.cli import arguments, passargs
-from loopfuse.cli.frame import OK, USER, Context
+from loopfuse.cli.frame import OK, USAGE, Context
 from loopfuse.views.essays import normalize, read_essays
 
 ABOUT = """Tell how a script was fused: one line a decision, and what it came to. Or what an error code means, why it is
 an error, and the way out; without an argument, list the codes."""
+VIEWS = {
+    "why": "two definitions", "cost": "all kernels, in a table", "kernel": "one kernel, its cost included",
+    "remarks": "what the passes said",
+}  # fmt: skip
 
 
 def main(argv: list[str], context: Context) -> int:
@@ -29,6 +34,7 @@ def main(argv: list[str], context: Context) -> int:
     arguments.add_lock(parser)
     options = parser.read(argv, context)
     views_asked = options.why or options.cost or options.kernel or options.remarks
+    _one_view(parser, options)
     if options.compile and not options.kernel:
         parser.error("--compile is for one kernel: give --kernel too")
     if options.script is None and views_asked:
@@ -40,6 +46,17 @@ def main(argv: list[str], context: Context) -> int:
     # The compiler is imported for scripts only: an essay is there at once.
     code: int = import_module("loopfuse.cli.deciding").show(parser, options, context)
     return code
+
+
+def _one_view(parser: arguments.Parser, options: argparse.Namespace) -> None:
+    """Refuse two views at once, with what each would tell: none of them is dropped in silence."""
+    asked = {name: getattr(options, name) for name in VIEWS}
+    given = [name for name, value in asked.items() if value]
+    if len(given) > 1:
+        ways = ", ".join(f"--{name} is about {VIEWS[name]}" for name in given)
+        parser.error(
+            f"{' and '.join(f'--{name}' for name in given)} are views of their own, so give one at a time: {ways}"
+        )
 
 
 def _is_code(text: str) -> bool:
@@ -59,7 +76,7 @@ def _explain_code(code: str | None, context: Context) -> int:
         near = difflib.get_close_matches(wanted, essays, 3, 0.5)
         hint = f"; near it are {', '.join(near)}" if near else "; `loopfuse explain` lists them"
         context.terminal.say(f"loopfuse: there is no error code `{code}`{hint}")
-        return USER
+        return USAGE
     context.terminal.result(essays[wanted].removeprefix("## "))
     context.terminal.record({"kind": "explain", "code": wanted, "text": essays[wanted]})
     return OK

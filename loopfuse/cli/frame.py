@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from loopfuse.bugs import dump
 from loopfuse.cli.outlets import is_full
 from loopfuse.cli.terminal import Terminal
-from loopfuse.diag import CompilerError, MachineError, Source, UserError, error
+from loopfuse.diag import CompilerError, Diagnostic, MachineError, Source, UserError, error
 
 OK, USER, USAGE, FAILED, MACHINE, REGRESSED, BUG = 0, 1, 2, 3, 4, 5, 70
+
+# Mistakes that only the command line can make: a name or `size` that the script has not, a param's value that it cannot have, a
+# generator with wrong arguments, a device or a pass that there is not.
+_OF_USAGE = frozenset({"LF0502", "LF0505", "LF0508", "LF0516", "LF0820", "LF0821"})
+_EXTENT = "LF0506"  # of a size that was given, where it has no place in a script; else of data
 
 
 class Context:
@@ -33,7 +38,7 @@ def run_command(module: str, arguments: Sequence[str]) -> int:
         return code
     except UserError as why:
         context.terminal.diagnostics(why.diagnostics)
-        return USER
+        return exit_code(why.diagnostics)
     except MachineError as why:
         context.terminal.say(f"loopfuse: {why}")
         return MACHINE
@@ -44,6 +49,12 @@ def run_command(module: str, arguments: Sequence[str]) -> int:
         if is_full(why):
             raise
         return _bug(why, arguments, context)
+
+
+def exit_code(found: Iterable[Diagnostic]) -> int:
+    """What a user's mistakes exit with: 2 where one of them is in the words of the command line, else 1, for a script or data."""
+    wrong = [d for d in found if d.level == "error"]
+    return USAGE if any(d.code in _OF_USAGE or (d.code == _EXTENT and not d.labels) for d in wrong) else USER
 
 
 def _bug(why: Exception, arguments: Sequence[str], context: Context) -> int:

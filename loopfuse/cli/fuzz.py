@@ -19,6 +19,8 @@ from loopfuse.cli.frame import FAILED, OK, USER, Context
 from loopfuse.cli.scripts import read_existing, read_script
 from loopfuse.cuda import engine
 from loopfuse.diag import LoopfuseError
+from loopfuse.dtypes import of_numpy
+from loopfuse.generate import Array
 from loopfuse.passes import Options, selection
 from loopfuse.testing.campaign import Campaign, Limits, Source, check_state, origin, resumed, save_figures
 from loopfuse.testing.coverage import KINDS, coverage_table, missing, reached
@@ -28,6 +30,7 @@ from loopfuse.testing.saved import check_folder, load_case, save
 from loopfuse.testing.simpler import shown
 from loopfuse.testing.trial import Case, Failure, Setting, again, subject
 from loopfuse.views.tables import significant
+from loopfuse.views.values import short_values
 
 ABOUT = """Try a script on data that is drawn: extents that are equal, 0, 1, prime or just past a tile, values with ties,
 infinities and NaN, all within the domains and requirements. Its checks must hold, and after every pass (and on the GPU,
@@ -41,6 +44,7 @@ SHRINKING = 30.0  # seconds for a failure, which are no part of --time
 SHRINKING_ALL = 60.0  # for all of them
 SAVING = 5.0  # seconds between two writes of the state
 MOST_REASONS = 3  # why data did not run
+MOST_VALUES = 1000  # of an input in a record
 WHOLE = "whole"  # the folder of failures as they were found
 
 
@@ -114,7 +118,7 @@ def _parser() -> arguments.Parser:
     group.add_argument("--time", type=_seconds, metavar="60s", help="for so long: 90, 60s, 10m, 2h")
     group.add_argument("--failures", type=_count, default=1, metavar="N", help="stop at so many kinds of failure")
     group.add_argument(
-        "--each", type=_seconds, default=60.0, metavar="60s", help="what takes longer is a failure (60s)"
+        "--each", type=_some_seconds, default=60.0, metavar="60s", help="what takes longer is a failure (60s)"
     )
     group.add_argument("--jobs", type=_count, default=1, metavar="N", help="processes")
     group = parser.add_argument_group("what")
@@ -141,6 +145,13 @@ def _seconds(text: str) -> float:
     if match is None:
         raise argparse.ArgumentTypeError(f"`{text}` is no time: write 60s, 10m or 2h")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+
+
+def _some_seconds(text: str) -> float:
+    seconds = _seconds(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"`{text}` leaves a program no time: write 60s, 10m or 2h")
+    return seconds
 
 
 def _device(backend: str) -> str:
@@ -207,8 +218,8 @@ def _report(failure: Failure, setting: Setting, folder: Path | None, context: Co
     terminal, case = context.terminal, failure.case
     terminal.result(f"found: {failure.title}")
     terminal.result("\n".join(f"    {line}" for line in case.text.rstrip("\n").split("\n")))
-    numbers = {**case.sizes, **{n: v for n, v in case.params.items() if re.search(rf"\bparam {n}:", case.text)}}
-    sizes = ", ".join(f"{n} = {v}" for n, v in numbers.items())
+    params = {n: v for n, v in case.params.items() if re.search(rf"\bparam {n}:", case.text)}
+    sizes = ", ".join(f"{n} = {v}" for n, v in {**case.sizes, **params}.items())
     told = [part for part in (sizes, case.kind and f"with {case.kind}") if part]
     if told:
         terminal.result(f"on data of {', '.join(told)}")
@@ -222,8 +233,16 @@ def _report(failure: Failure, setting: Setting, folder: Path | None, context: Co
     hint = f"loopfuse fuzz --replay {path}" if path else "--save DIR keeps the script and its data"
     terminal.result(f"replay: {hint}" if path else hint)
     terminal.record({"kind": "failure", "what": failure.what, "where": failure.where, "problem": failure.problem,
-                     "script": case.text, "sizes": dict(case.sizes), "data": case.kind, "step": step,
-                     "saved": str(path) if path else None})  # fmt: skip
+                     "script": case.text, "sizes": dict(case.sizes), "data": case.kind, "params": params,
+                     "inputs": {n: _values(a) for n, a in case.arrays.items() if re.search(rf"\binput {n}:", case.text)},
+                     "step": step, "saved": str(path) if path else None})  # fmt: skip
+
+
+def _values(array: Array) -> dict[str, Any]:
+    """The JSON form of the data of an input; without values where there are many, which --save keeps."""
+    values = short_values(array) if array.size <= MOST_VALUES else None
+    left = {"left_out": f"{array.size} elements; --save DIR keeps them"} if values is None else {}
+    return {"dtype": str(of_numpy(array.dtype)), "shape": list(array.shape), "values": values, **left}
 
 
 def _step(failure: Failure, setting: Setting) -> str:

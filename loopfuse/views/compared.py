@@ -16,6 +16,7 @@ from loopfuse.dtypes import of_numpy
 from loopfuse.generate import Array
 from loopfuse.printer import print_program
 from loopfuse.views.tables import amount, significant, table
+from loopfuse.views.values import short_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Compared:
     def as_record(self) -> dict[str, Any]:
         """The JSON form."""
         miss = self.miss
-        wrong = {"index": list(miss.index), "found": miss.found.item(), "expected": miss.value.item(),
-                 "bound": miss.bound, "wrong": miss.wrong} if miss else None  # fmt: skip
+        wrong = {"index": list(miss.index), "found": short_values(np.asarray(miss.found)),
+                 "expected": short_values(np.asarray(miss.value)), "bound": miss.bound, "wrong": miss.wrong} if miss else None  # fmt: skip
         return {"name": self.name, "elements": self.elements, "distance": self.distance, "ulps": self.ulps,
                 "part_of_bound": self.part, "undecided": self.undecided, "vague": self.vague, "miss": wrong,
                 "ok": miss is None}  # fmt: skip

@@ -55,20 +55,53 @@ def _flops(cost: Cost) -> int:
     return cost.flops + cost.matrix_flops
 
 
+BOUND = "bound: what takes longest by the model, memory, compute or launches"
+
+
 def ridge_line(device: Device) -> str:
-    """`H200: memory-bound below 14 flop/B (fp32), 185 (f16)`."""
+    """`H200 at its peaks: memory-bound below 14 (fp32), 185 (f16) flop/B`."""
     peaks = [("fp32", device.fp32), *((name, peak) for name, peak in device.matrix.items() if name in ("f16", "tf32"))]
     ridges = ", ".join(f"{significant(device.ridge(peak))} ({name})" for name, peak in peaks)
-    return f"{device.name}: memory-bound below {ridges} flop/B"
+    return f"{device.name} at its peaks: memory-bound below {ridges} flop/B"
+
+
+def departures(program: Program, found: Mapping[str, Estimate], device: Device) -> list[str]:
+    """A line for each kernel whose bound is not the one that the ridge of the device's peaks would give, with what its time
+    goes to instead."""
+    lines = []
+    for kernel in program.kernels:
+        why = _departure(found[kernel.id], device) if kernel.id in found else ""
+        if why:
+            lines.append(f"{kernel.id} is bound by {found[kernel.id].bound} at "
+                         f"{significant(found[kernel.id].plan.cost.intensity)} flop/B: {why}")  # fmt: skip
+    return lines
+
+
+def _departure(found: Estimate, device: Device) -> str:
+    cost = found.plan.cost
+    dtype = next((d for d in (found.dtype, "f16") if cost.matrix_flops and device.matrix_peak(d)), "")
+    peak, unit = (device.matrix_peak(dtype) or device.fp32, dtype) if dtype else (device.fp32, "fp32")
+    above = cost.intensity >= device.ridge(peak)
+    if found.bound == "memory" and above:
+        again, moved = cost.rereads / device.cache_bandwidth, cost.bytes / device.bandwidth
+        if again > moved:
+            return f"{show_bytes(cost.rereads)} are read again, from the cache"
+        return f"it draws {moved / cost.memory:.0%} of the bandwidth"
+    if found.bound != "compute" or above:
+        return ""
+    special, flops = cost.special / device.special, _flops(cost) / peak
+    if special > flops:
+        return f"its {amount(cost.special)} special functions take longer than the other operations"
+    return f"its operations reach {flops / found.compute:.0%} of the peak of {unit}"
 
 
 def foot(program: Program, found: Mapping[str, Estimate], device: Device, sizes: Mapping[str, int],
          assumed: frozenset[str]) -> list[str]:  # fmt: skip
-    """What stands under the table: which numbers are not of the kernels as written, the device's ridges, the sizes, and each
-    plan's guards."""
+    """What stands under the table: which numbers are not of the kernels as written, what the bound is, with the device's ridges
+    and the kernels that depart from them, the sizes, and each plan's guards."""
     all_own = all(found[k.id].own for k in program.kernels if k.id in found)
     lines = [] if all_own else [UNWRITTEN_MEANS]
-    lines.append(ridge_line(device))
+    lines += [BOUND, ridge_line(device), *departures(program, found, device)]
     shown = sizes_line(sizes, assumed)
     lines += [shown] * bool(shown)
     for kernel in program.kernels:
@@ -97,21 +130,37 @@ def kernel_view(program: Program, kernel: Kernel, found: Estimate | None, worksp
         ("shared", show_bytes(cost.shared)), ("registers", f"{cost.registers} a thread; occupancy {cost.occupancy:.0%}"),
     ]  # fmt: skip
     timed = "" if found.own else f" by {plan.schedule}"
-    rows += [("schedule", _schedule(found)), ("roles", _pairs(plan.roles)), ("folds", _pairs(plan.folds)),
+    again = f"{show_bytes(cost.rereads)} read again{' as planned' * ('tiles of' in found.planned)}"
+    rows += [("schedule", _schedule(found)), *([("planned", found.planned)] if found.planned else []),
+             ("roles", _pairs(plan.roles)), ("folds", _pairs(plan.folds)),
              *([] if found.written else planned),
              *([(plan.burdened, plan.burden)] if plan.burden else []),
              ("workspace", show_bytes(plan.workspace if workspace is None else workspace)),
-             ("memory", f"{show_bytes(cost.reads)} read, {show_bytes(cost.writes)} written, "
-                        f"{show_bytes(cost.rereads)} read again{timed}: {microseconds(cost.memory * 1e6)} us"),
+             ("memory", f"{show_bytes(cost.reads)} read, {show_bytes(cost.writes)} written, {again}{timed}: "
+                        f"{microseconds(cost.memory * 1e6)} us"),
              ("compute", f"{amount(cost.flops)} operations, {amount(cost.matrix_flops)} in matrix units, "
                          f"{amount(cost.special)} special{timed}: {microseconds(found.compute * 1e6)} us"),
-             ("launch", f"{microseconds(cost.launch * 1e6)} us"), ("estimate", _estimate(found)),
+             ("launch", _launch(found)), ("estimate", _estimate(found)),
              ("rounding", "; ".join(plan.rounding) or "as the exact tree"),
              ("guards", "; ".join(g.text + (f" (else {g.otherwise})" if g.otherwise else "") for g in plan.guards) or "-"),
              ("assumed", ", ".join(sorted(plan.assumed)) or "-")]  # fmt: skip
     if found.of == "nothing":
         rows = [row for row in rows if row[0] in ("kernel", "computes", "lines", "estimate")]
     return table((), rows)
+
+
+def _launch(found: Estimate) -> str:
+    """What launching takes by the plan, and how many launches there are, where that is another number."""
+    us = f"{microseconds(found.plan.cost.launch * 1e6)} us"
+    mine = sum(one.times for one in found.launches if one.blocks)
+    planned = sum(one.times for one in found.plan.launches)
+    if not found.written or not found.own or mine == planned:
+        return us
+    return f"{us}, planned for {_times(planned)}; it is written with {mine}"
+
+
+def _times(count: int) -> str:
+    return "one launch" if count == 1 else f"{count} launches"
 
 
 def _schedule(found: Estimate) -> str:
@@ -147,7 +196,8 @@ def as_record(kernel: str, found: Estimate) -> dict[str, Any]:
         "special": cost.special, "reads": cost.reads, "writes": cost.writes, "rereads": cost.rereads, "bytes": cost.bytes,
         "intensity": cost.intensity, "bound": found.bound, "launch_us": cost.launch * 1e6,
         "us": found.seconds * 1e6, "of": found.of, "guards": [g.text for g in plan.guards], "assumed": sorted(plan.assumed),
-        "folds": dict(plan.folds), "roles": dict(plan.roles), "written": found.written,
+        "folds": dict(plan.folds), "roles": dict(plan.roles), "rounding": list(plan.rounding), "written": found.written,
+        "planned": found.planned,
         "launches": [{**asdict(one), "grid": list(one.grid), "blocks": one.blocks} for one in found.launches],
         "model": {"registers": cost.registers, "shared": cost.shared, "occupancy": cost.occupancy, "in_flight": cost.in_flight,
                   "tiles": dict(plan.tiles), "place": dict(plan.place)},

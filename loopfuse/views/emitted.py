@@ -260,14 +260,30 @@ def emitters(built: Built, found: Reckoned, kernel: str | None = None, measured:
     computes products, what it took when its tiles were timed (`measured`, in seconds), and why no other did."""
     code = built.code
     lines: list[str] = []
-    for id, refused in code.refusals.items():
+    for id in code.refusals:
         if kernel is None:
             by = ", ".join(dict.fromkeys(t.path for t in tilings.found(code, id)))
+            count = len(declined(built, found, id))
             lines.append(f"{id} is written by {_writers(code, id)}" + f", by {by}" * bool(by)
-                         + f"; {len(refused)} declined" * bool(refused))  # fmt: skip
+                         + f"; {count} declined" * bool(count))  # fmt: skip
         elif kernel == id and id in found.each:
             lines += _written(built, found, id, measured)
     return [safe(line) for line in lines]
+
+
+def declined(built: Built, found: Reckoned, kernel: str) -> list[str]:
+    """The ways that a kernel of the IR was not written, each with why: one for each `not` of the view of the kernel."""
+    code = built.code
+    if kernel not in found.each or found.each[kernel].of == "nothing":
+        return []
+    return [*tilings.faster(code, kernel), *_others(code, kernel), *reasons.untried(code, built.known, found, kernel)]
+
+
+def _others(code: Code, kernel: str) -> list[str]:
+    """The refusals that are told behind the tables of the functions."""
+    tiled = bool(tilings.found(code, kernel))
+    return [why for why in code.refusals[kernel]
+            if not (tiled and why.startswith(tilings.FASTER)) and not why.startswith(LAST)]  # fmt: skip
 
 
 def _written(built: Built, found: Reckoned, kernel: str, measured: float | None) -> list[str]:
@@ -275,12 +291,12 @@ def _written(built: Built, found: Reckoned, kernel: str, measured: float | None)
     lines = [f"written by {_writers(code, kernel)}"]
     if estimate.of == "nothing":
         return lines
+    again = re.compile(rf"\w*_{re.escape(kernel)}(?:_\w*)?: ")  # the functions of the kernel as they were before, too
+    lines += [f"  again      {remark}" for remark in built.remarks if again.match(remark)]
     lines += [f"  {line}" for line in tilings.lines(code, kernel, built.device, estimate.launches,
                                                     dict(_taken(built, kernel)), measured)]  # fmt: skip
-    tiled = bool(tilings.found(code, kernel))
-    others = [why for why in code.refusals[kernel]
-              if not (tiled and why.startswith(tilings.FASTER)) and not why.startswith(LAST)]  # fmt: skip
-    return [*lines, *(f"  not {why}" for why in (*others, *reasons.untried(code, built.known, found, kernel)))]
+    others = declined(built, found, kernel)[len(tilings.faster(code, kernel)) :]
+    return [*lines, *(f"  not {why}" for why in others)]
 
 
 def _taken(built: Built, kernel: str) -> Iterator[tuple[str, Binary]]:
@@ -307,7 +323,7 @@ def written(built: Built, found: Reckoned, kernel: str, measured: float | None =
     registers = {name: None if binary.ptx else binary.registers for name, binary in taken.items()}
     return {"emitter": functions[0].schedule if functions else None, "functions": [k.name for k in functions],
             "registers": {k.name: registers.get(k.name) for k in functions}, "workspace": workspace(built, found, kernel),
-            "refused": list(code.refusals.get(kernel, ())),
+            "refused": list(code.refusals.get(kernel, ())), "declined": declined(built, found, kernel),
             **tilings.as_record(code, kernel, built.device, taken, measured)}  # fmt: skip
 
 

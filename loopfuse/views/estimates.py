@@ -4,14 +4,14 @@ written. Fusion decides before anything is written, by the cheapest plan; what i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from loopfuse.emit.code import Code
 from loopfuse.emit.program import EMITTERS, NO_COST
 from loopfuse.schedule.model import OVERLAP
 from loopfuse.schedule.plan import Plan
-from loopfuse.views import empty
+from loopfuse.views import empty, written
 from loopfuse.views.launches import Launched, idle, launches, planned_launches
 from loopfuse.views.plans import Planned
 
@@ -25,8 +25,10 @@ class Estimate:
 
     `of`: its `tiles`, where it was written with some; its `plan`; `another`, where the plan is of a schedule that nothing
     writes yet, so that the number says what such a kernel would take and not what this one does; or `nothing`, where the
-    sizes leave it nothing to do and it is not launched. `plans` are all that were possible, the cheapest first. `written`:
-    whether there is code, whose launches these are; else they are the plan's.
+    sizes leave it nothing to do and it is not launched. `plan` has the roles, trees, rounding and operations of the code where
+    there is code; what of it was planned otherwise stands in `planned`, in words. `plans` are all that were possible, the
+    cheapest first. `written`: whether there is code, whose launches these are; else they are the plan's. `dtype`: of the matrix
+    units' operands, where they are used.
     """
 
     seconds: float
@@ -36,6 +38,8 @@ class Estimate:
     plans: tuple[Plan, ...] = ()
     writer: str = ""
     written: bool = False
+    planned: str = ""
+    dtype: str = ""
 
     @property
     def own(self) -> bool:
@@ -93,8 +97,18 @@ def estimates(planned: Planned, code: Code | None) -> dict[str, Estimate]:
             made = Estimate(plan.cost.seconds, plan, "another")
         mine = launched.get(kernel, ())
         made = replace(made, launches=mine, plans=plans, writer=writers.get(kernel, ""), written=True)
-        found[kernel] = _nothing(made) if idle(mine) else _real(planned, kernel, made)
+        found[kernel] = _nothing(made) if idle(mine) else _written(_real(planned, kernel, made), code, kernel)
     return found
+
+
+def _written(made: Estimate, code: Code, kernel: str) -> Estimate:
+    """The estimate with the plan as the code has it, where the code follows the plan at all."""
+    if not made.own or made.of == "nothing":
+        return made
+    functions = [f for f in code.kernels if f.kernel == kernel]
+    dtype = next((f.tiling.dtype for f in functions if f.tiling is not None and f.tiling.matrix), "")
+    plan = written.as_written(made.plan, functions)
+    return replace(made, plan=plan, planned=written.planned(made.plan, code, kernel), dtype=dtype)
 
 
 def _real(planned: Planned, kernel: str, made: Estimate) -> Estimate:
@@ -123,10 +137,12 @@ def _took(plan: Plan, writer: str, refused: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reckoned:
-    """A program with its plans and the estimate of each kernel, by id: what every view of its costs is made of."""
+    """A program with its plans and the estimate of each kernel, by id: what every view of its costs is made of. `trials`: what
+    was written to see what another schedule would make of it, by that schedule, None where nothing came of it."""
 
     planned: Planned
     each: dict[str, Estimate]
+    trials: dict[str, Code | None] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:

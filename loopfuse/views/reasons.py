@@ -51,10 +51,10 @@ def _us(seconds: float) -> str:
 
 def _multiplied(code: Code, known: Mapping[str, int], found: Reckoned, kernel: str, plan: Plan) -> Iterator[str]:
     """What the kernel would be as a contraction, which is written on trial."""
-    planned, dynamic = found.planned, any(name in code.sizes for name in known)
-    try:
-        trial = emit(planned.program, known, planned.device, dynamic=dynamic, only=NAME)
-    except CompilerError:  # of another kernel, which the code at hand has not as a contraction
+    if NAME not in found.trials:
+        found.trials[NAME] = _tried(code, known, found)
+    trial = found.trials[NAME]
+    if trial is None:
         yield _planned(plan, found.each[kernel])
         return
     tiled = tilings.found(trial, kernel)
@@ -64,3 +64,12 @@ def _multiplied(code: Code, known: Mapping[str, int], found: Reckoned, kernel: s
         yield from (f"{NAME} by {why}" for why in tilings.declined(trial, kernel))
     else:
         yield from (why for why in trial.refusals.get(kernel, ()) if why.startswith(f"{NAME}: "))
+
+
+def _tried(code: Code, known: Mapping[str, int], found: Reckoned) -> Code | None:
+    """The whole program with contractions alone; None where that cannot be written."""
+    planned, dynamic = found.planned, any(name in code.sizes for name in known)
+    try:
+        return emit(planned.program, known, planned.device, dynamic=dynamic, only=NAME)
+    except CompilerError:  # of another kernel, which the code at hand has not as a contraction
+        return None

@@ -30,6 +30,11 @@ def declined(code: Code, kernel: str) -> list[str]:
     return [why.removeprefix(FASTER) for why in code.refusals.get(kernel, ()) if why.startswith(FASTER)]
 
 
+def faster(code: Code, kernel: str) -> list[str]:
+    """The reasons of `declined` that stand in the tables of a kernel: none where it has no tiles."""
+    return declined(code, kernel) if _found(code, kernel) else []
+
+
 def lines(code: Code, kernel: str, device: Device, launched: Sequence[Launched],
           binaries: Mapping[str, Binary] | None = None, measured: float | None = None) -> list[str]:  # fmt: skip
     """A table for each function of a kernel: how it is written and launched, of products also their tiles. `launched`: the
@@ -39,11 +44,13 @@ def lines(code: Code, kernel: str, device: Device, launched: Sequence[Launched],
     sizes = ", ".join(code.sizes)
     any_ = [("for", f"any {sizes}; `--dims` shows the kernel for given ones")] * bool(sizes)
     tiled = {function.name: tiling for function, tiling in _found(code, kernel)}
+    last = next((one.function for one in reversed(launched) if one.function in tiled), "")
     for one in launched:
+        why_not = declined(code, kernel) if one.function == last else ()
         tiling, binary = tiled.get(one.function), (binaries or {}).get(one.function)
         if tiling is not None:
             said += table((), [*any_, *_rows(one, tiling, device, binary, measured), *_lock(code, kernel),
-                               *(("not", why) for why in declined(code, kernel))])  # fmt: skip
+                               *(("not", why) for why in why_not)])  # fmt: skip
         else:
             said += table((), [*any_, ("then" if said else "by", one.why or one.function), ("blocks", one.shown),
                                ("registers", _registers(binary))])  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loopfuse.backends.reference.domain import Storage, Value
-from loopfuse.backends.reference.frame import Frame, Index
+from loopfuse.backends.reference.frame import Frame, Index, Stray
 from loopfuse.backends.reference.modes import RESOLVE
 from loopfuse.backends.reference.scope import Linear, Number, Scope, Stored, doubts, linear, number
 from loopfuse.diag import CompilerError, Span
@@ -138,6 +138,9 @@ class Positions:
         """Positions, and for each axis that may be left the mode and where it is not."""
         total: Any = 0
         inside: list[tuple[Mode, Array]] = []
+        strays: list[
+            tuple[int, Any, Array]
+        ] = []  # of each axis that is checked and left: the subscripts, and where they are inside
         for axis, sub in enumerate(self._subs):
             at = sub.number(f)
             keep: Array | None = None
@@ -146,9 +149,12 @@ class Positions:
             elif sub.extent == 0 and sub.mode.kind not in ("constant", "checked"):
                 at = self._checked(f, at, 0)
             else:
+                given = at
                 at, keep = RESOLVE[sub.mode.kind](at, sub.extent)
                 if keep is not None and not np.all(keep):
                     inside.append((sub.mode, np.asarray(keep)))
+                    if sub.mode.kind == "checked":
+                        strays.append((axis, given, np.asarray(keep)))
             for low, high, place in self._window:
                 if place == axis:
                     self._within(f, at, low(f), high(f), keep)
@@ -160,7 +166,7 @@ class Positions:
         for place, index in enumerate(self._stored.batch, len(self._subs)):
             assert index.axis is not None
             total = total + np.arange(f.count[index.slot]).reshape((-1,) + (1,) * (-index.axis - 1)) * st.strides[place]
-        self._faults(f, inside)
+        self._faults(f, strays)
         return total, inside
 
     def doubt(self, f: Frame) -> Array | None:
@@ -218,16 +224,20 @@ class Positions:
         where = f" (`{self._span.text}`, line {self._span.line})" if self._span else ""
         return CompilerError("reference", f"access to `{self._name}`{where}: {what}")
 
-    def _faults(self, f: Frame, inside: list[tuple[Mode, Array]]) -> None:
-        outside = [~keep for mode, keep in inside if mode.kind == "checked"]
-        if outside:
-            bad = outside[0]
-            for more in outside[1:]:
-                bad = bad | more
-            if f.mask is not None:
-                bad = bad & f.mask.array()
-            if bad.any():
-                f.fault(self._span, self._name, int(np.count_nonzero(np.broadcast_to(bad, f.shape))))
+    def _faults(self, f: Frame, strays: list[tuple[int, Any, Array]]) -> None:
+        if not strays:
+            return
+        bad = ~strays[0][2]
+        for _, _, keep in strays[1:]:
+            bad = bad | ~keep
+        if f.mask is not None:
+            bad = bad & f.mask.array()
+        if bad.any():
+            bad = np.broadcast_to(bad, f.shape)
+            place = np.unravel_index(int(np.argmax(bad)), bad.shape)
+            axis, at = next((a, at) for a, at, keep in strays if not np.broadcast_to(keep, f.shape)[place])
+            value = int(np.broadcast_to(np.asarray(at), f.shape)[place])
+            f.fault(self._span, self._name, int(np.count_nonzero(bad)), Stray(axis, value, self._subs[axis].extent))
 
 
 def _window(stored: Stored, scope: Scope) -> list[tuple[Number, Number, int]]:

@@ -20,12 +20,23 @@ from loopfuse.numerics import Array
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A subscript outside: which of an access, its value, and the extent of its axis."""
+
+    axis: int
+    value: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
-    """A checked access that went outside its axis: which buffer, where in the source, and how many times."""
+    """A checked access that went outside its axis: which buffer, where in the source, how many times, and the `first` subscript
+    that was outside (None where nothing tells, as after a run on a GPU)."""
 
     span: Span | None
     buffer: str
     count: int
+    first: Stray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +109,11 @@ class Frame:
             self.axes[index.slot] = found
         return found
 
-    def fault(self, span: Span | None, buffer: str, count: int) -> None:
-        """Note `count` accesses outside."""
+    def fault(self, span: Span | None, buffer: str, count: int, first: Stray) -> None:
+        """Note `count` accesses outside, and the first subscript that is."""
         if count and not self.quiet:
-            before = self.faults.get((id(span), buffer))
-            self.faults[id(span), buffer] = Fault(span, buffer, count + (before.count if before else 0))
+            before = self.faults.get((id(span), buffer)) or Fault(span, buffer, 0, first)
+            self.faults[id(span), buffer] = Fault(span, buffer, before.count + count, before.first)
 
 
 def ramp(count: int, step: int, axis: int) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loopfuse.backends.reference.frame import Fault
+from loopfuse.backends.reference.frame import Fault, Stray
 from loopfuse.backends.reference.places import Bound, Link, Names, Plan, hull, plan, steps
 from loopfuse.backends.reference.vector import Result
 from loopfuse.constants import from_bits
@@ -329,18 +329,20 @@ class _Machine:
         """The element meant, and the mode of the first axis that says that it is none."""
         at: list[int] = []
         outside: list[Any] = []
-        for sub, mode, extent in zip(subs, modes, shape, strict=True):
+        strays: list[Stray] = []
+        for axis, (sub, mode, extent) in enumerate(zip(subs, modes, shape, strict=True)):
             index = int(self.value(sub))
             found = _resolve(index, extent, mode.kind if mode else None)
             if found is None and (mode is None or mode.kind not in ("constant", "checked")):
                 raise CompilerError("reference", f"`{name}`: subscript {index} of {extent}")
             if found is None:
                 outside.append(mode)
+                strays += [Stray(axis, index, extent)] * (mode.kind == "checked")
             at.append(0 if found is None else found)
-        if any(mode.kind == "checked" for mode in outside) and not self.again:
+        if strays and not self.again:
             key = (id(node.span), name)
-            count = self.faults[key].count if key in self.faults else 0
-            self.faults[key] = Fault(node.span, name, count + 1)
+            before = self.faults.get(key) or Fault(node.span, name, 0, strays[0])
+            self.faults[key] = Fault(node.span, name, before.count + 1, before.first)
         if not outside and name in self.buffers:
             self.within(name, at)
         return tuple(at), outside[0] if outside else None
