@@ -112,7 +112,8 @@ def _int(text: str) -> tuple[Spelling, ...]:
 
 def _wrapping(symbol: str) -> tuple[Spelling, ...]:
     """Signed overflow is undefined in C: integers are added and multiplied as unsigned ones of 32 bits or more."""
-    return _int("({T})(({W}){0} " + symbol + " ({W}){1})")
+    text = "({W}){0} " + symbol + " ({W}){1}"
+    return *_int(f"({{T}})({text})"), Spelling("i16", f"lf_wrap16({text})")
 
 
 def _float(text: str, ulp: float = 0.0, ulp64: float | None = None) -> tuple[Spelling, ...]:
@@ -183,6 +184,10 @@ _CAST_TO_16 = tuple(
     for result in ("f16", "bf16")
     for target, conversion in (("f64", ""), ("u64", ""), ("i64", ""), ("u32", "(long long)"), ("i32", "(long long)"))
 )
+_CAST_TO_I16 = tuple(
+    Spelling(source, "lf_wrap16((unsigned int){0})", ROUNDED, result="i16")
+    for source in ("i32", "i64", "u16", "u32", "u64")
+)
 _BITS_OF_FLOATS = (
     *(Spelling(name, f"lf_bits<{{T}}>(lf_{name}_bits({{0}}))") for name in ("f16", "bf16", "f32", "f64")),
     Spelling("any", "lf_f16_value({0})", result="f16"),
@@ -248,7 +253,7 @@ _ARITHMETIC = (
     ),
     OpRow(
         "neg", 1, "Negation; integers wrap.", NUMS, _plain(np.negative), prefix="-", precedence=12,
-        laws=Laws(involution=NUMS), inverse="neg", cuda=(*_int("({T})(({W})0 - ({W}){0})"), *_float("(-{0})")),
+        laws=Laws(involution=NUMS), inverse="neg", cuda=(*_int("lf_neg<{T}, {W}>({0})"), *_float("(-{0})")),
         homomorphisms=(Homomorphism("add", "add", "sub", "sub", kinds=NUMS), Homomorphism("maximum", "minimum"),
                        Homomorphism("minimum", "maximum")),
         slope=_ones,
@@ -472,7 +477,7 @@ _LOGIC = (
     OpRow(
         "cast", 1, "Conversion: integers wrap, floats round; float to integer truncates and saturates, NaN is 0.",
         ALL, lambda args, dtype: numerics.cast(args[0], dtype), gives="explicit", reference_ulp=ROUNDED,
-        cuda=(*_any("(({T}){0})", ROUNDED), *_float("lf_cast<{T}>({0})", ROUNDED), *_CAST_TO_16), slope=_ones,
+        cuda=(*_any("(({T}){0})", ROUNDED), *_float("lf_cast<{T}>({0})", ROUNDED), *_CAST_TO_16, *_CAST_TO_I16), slope=_ones,
         switches=True,
     ),
     OpRow(

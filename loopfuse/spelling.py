@@ -141,10 +141,18 @@ __device__ __forceinline__ float lf_odd(long long x) {
     # Written so that no compiler warns of an unsigned number that is never negative.
     "lf_negative": "template <class T> __device__ __forceinline__ bool lf_negative(T a) "
     "{ return T(-1) < T(1) && ((a >> (8 * sizeof(T) - 1)) & 1); }",
+    # The assembler of CUDA 13.0 takes the negation of a 16-bit number, and its magnitude, for sign extended where it is not: the
+    # least one becomes 32768 in what follows. So 16 bits of a sum are cut out where no compiler sees 16-bit arithmetic.
+    "lf_wrap16": """__device__ __forceinline__ short lf_wrap16(unsigned int a) {
+  int r;
+  asm("bfe.s32 %0, %1, 0, 16;" : "=r"(r) : "r"(a));
+  return (short)r;
+}""",
+    "lf_neg": _INT + "lf_neg(T a) { return sizeof(T) == 2 && T(-1) < T(1) ? (T)lf_wrap16(0u - (unsigned int)a) : (T)((W)0 - (W)a); }",
     "lf_floordiv": _INT
     + """lf_floordiv(T a, T b) {
   if (b == 0) return 0;
-  if (lf_negative(b) && b == T(-1)) return (T)((W)0 - (W)a);
+  if (lf_negative(b) && b == T(-1)) return lf_neg<T, W>(a);
   return (T)(a / b - (a % b != 0 && lf_negative(a) != lf_negative(b)));
 }""",
     "lf_mod": _INT
@@ -160,7 +168,7 @@ __device__ __forceinline__ float lf_odd(long long x) {
   for (; power; power >>= 1, square *= square) if (power & 1) result *= square;
   return (T)result;
 }""",
-    "lf_abs": _INT + "lf_abs(T a) { return a < 0 ? (T)((W)0 - (W)a) : a; }",
+    "lf_abs": _INT + "lf_abs(T a) { return a < 0 ? lf_neg<T, W>(a) : a; }",
     "lf_sign": "template <class T> __device__ __forceinline__ T lf_sign(T a) { return (T)((a > 0) - lf_negative(a)); }",
     "lf_min": "template <class T> __device__ __forceinline__ T lf_min(T a, T b) { return b < a ? b : a; }",
     "lf_max": "template <class T> __device__ __forceinline__ T lf_max(T a, T b) { return b > a ? b : a; }",

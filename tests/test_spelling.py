@@ -98,7 +98,10 @@ def test_rank() -> None:
 
 def test_helpers_come_after_those_they_call() -> None:
     definitions = helpers("lf_floordiv<int, unsigned int>(a, b) + lf_odd(x)")
-    assert definitions == [HELPERS["lf_negative"], HELPERS["lf_floordiv"], HELPERS["lf_odd"]]
+    assert definitions == [
+        *(HELPERS[f"lf_{name}"] for name in ("negative", "wrap16", "neg", "floordiv")),
+        HELPERS["lf_odd"],
+    ]
     assert helpers("a + b") == []
     used = {n for row in ROWS for text, _, _ in spelled(row) for n in re.findall(r"\blf_\w+", text)}
     assert {HELPERS[n] for n in used} <= {d for n in used for d in helpers(n)}

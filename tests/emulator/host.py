@@ -47,6 +47,7 @@ HOST: dict[str, str] = {
         for which in ("max", "min")
         for kind in ("f16", "bf16")
     },
+    "lf_wrap16": "inline short lf_wrap16(unsigned int a) { return (short)a; }",
     "lf_stage16": "inline void lf_stage16(void* to, const void* from) { emu_stage(to, from); }",
     "lf_again": "template <class V, int N> inline void lf_again(V (&x)[N]) {}",
     "lf_stage_end": "inline void lf_stage_end() { emu_stage_end(); }",

@@ -286,9 +286,9 @@ def test_the_command_freezes_inputs_from_files(tmp_path: Path, capsys: pytest.Ca
     plain = np.load(tmp_path / "y.npy")
     assert main([*run, "--freeze", "w,s"]) == 0
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), plain, rtol=1e-5)
-    assert main([*run, "--freeze", "q"]) == 1
+    assert main([*run, "--freeze", "q"]) == 2
     assert "to freeze" in capsys.readouterr().err
-    assert main([*run, "--passes", "fussion"]) == 1
+    assert main([*run, "--passes", "fussion"]) == 2
     assert "LF0821" in capsys.readouterr().err
     assert main(["check", str(script), "--every-pass", "--freeze", "w,s"]) == 0
     assert "in bounds" in capsys.readouterr().out
