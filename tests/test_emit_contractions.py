@@ -108,6 +108,7 @@ SCRIPTS: dict[str, tuple[str, dict[str, int]]] = {
                "output o[i, j] = bf16(sum(s[i] * f32(a[i, k]) * f32(b[k, j]) for k))\n", {"M": 70, "N": 72, "K": 72}),
 }  # fmt: skip
 
+COMPUTED = ("bytes", "activated turned", "computed batch")
 FOLDS = ("columns of a map", "rows", "best", "rows below zero", "columns below zero")
 
 
@@ -195,6 +196,15 @@ def test_folds_that_ride(name: str) -> None:
     text, sizes = SCRIPTS[name]
     code = judged(text, sizes, fused=dict.fromkeys(sizes, 4096))
     assert len(code.kernels) == 2 and code.kernels[1].name.endswith("_finish")
+
+
+@pytest.mark.skipif(not available(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_operands(name: str) -> None:
+    """Made by the threads of two warpgroups: of stages that go round the ring more than once."""
+    text, sizes = SCRIPTS[name]
+    code = judged(text, {**sizes, "K": 392})
+    assert "operand computed" in code.kernels[0].why
 
 
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")

@@ -10,6 +10,7 @@ from loopfuse.spelling import Spelling
 from .planting import Edit, Mutant, Value
 
 WHERE = "emitter"
+MADE = "emit.matrix.made:Made"
 WARPGROUP, PRODUCTS, RESULTS = (
     "emit.matrix.warpgroup:Kernel",
     "emit.matrix.products:Products",
@@ -123,6 +124,12 @@ EMITTERS: tuple[Mutant, ...] = (
           'self.w.line("lf_tile_store_read<0>();")', "pass"),
     _edit("swizzle-of-four-rows", "rows of a tile are permuted in groups of four", f"{RESULTS}.move", "^ {own} & 7)", "^ {own} & 3)"),
     _edit("tile-without-a-fence", "a tile is copied out before what threads wrote is seen", f"{RESULTS}.piece", 'w.line("lf_async_fence();")', "pass"),
+    _edit("made-told-too-early", "a stage is reported full before all threads have written it", f"{MADE}.producer",
+          'w.line(f"lf_group_sync({FED} + {self.group}, {THREADS});")', "pass"),
+    _edit("made-too-soon", "threads make an operand in a place that is still read", f"{MADE}.producer",
+          'w.line(f"lf_bar_wait({self.empty} + {slot}, {phase});")', "pass"),
+    _edit("made-of-another-stage", "the stage of an operand that is loaded next is one on, not two", f"{MADE}.producer",
+          'chunks.ahead(f"({step} + {MAKERS})")', 'chunks.ahead(f"({step} + 1)")'),
     _edit("cluster-does-not-wait", "sums of other blocks are read before they have come", f"{RESULTS}.exchange", 'w.line("lf_cluster_sync();")', "pass"),
     _edit("warps-of-a-column-lost", "a column's fold leaves out the lanes sixteen apart", f"{RESULTS}._columns", "(4, 8, 16)", "(4, 8)"),
     _edit("folded-columns-unmasked", "columns past the last are written by a fold's second step", "emit.matrix.finish:Parts.finish",

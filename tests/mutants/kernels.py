@@ -197,6 +197,9 @@ def by_warpgroups() -> Iterator[Example]:
     """Products by warpgroups, of whole rows and in turn too."""
     for name in WARPGROUPS:
         yield _plain(f"test_emit_contractions.py::test_scripts[{name}]", test_emit_contractions.test_scripts, name)
+    for name in test_emit_contractions.COMPUTED:
+        id = f"test_emit_contractions.py::test_computed_operands[{name}]"
+        yield _plain(id, test_emit_contractions.test_computed_operands, name)
     for name in test_emit_contractions.FOLDS[::-1]:
         id = f"test_emit_contractions.py::test_folds_that_ride[{name}]"
         yield _plain(id, test_emit_contractions.test_folds_that_ride, name)
