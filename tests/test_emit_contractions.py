@@ -207,6 +207,13 @@ def test_computed_operands(name: str) -> None:
     assert "operand computed" in code.kernels[0].why
 
 
+def test_all_that_is_read_by_chunks_is_aligned() -> None:
+    text, sizes = SCRIPTS["a bound along the sum"]
+    code = emit(optimised(text, sizes)[1].program, sizes, FEW, only="contraction")
+    assert "operand computed" in code.kernels[0].why
+    assert code.aligned >= {"a", "g", "b"}
+
+
 @pytest.mark.skipif(not available(), reason="there is no C++ compiler")
 @pytest.mark.parametrize("name", ["nt", "residual", "columns"])
 def test_sizes_of_the_call(name: str) -> None:

@@ -86,6 +86,10 @@ class Made(Kernel):
         """Of a thread that makes operands, and of one that multiplies."""
         return REGISTERS
 
+    def fed(self) -> frozenset[str]:
+        """What computed operands read by chunks."""
+        return self.chunks.fed()
+
     def begin(self, how: str) -> None:
         """All threads wait until the barriers are there."""
         super().begin("sync")

@@ -126,6 +126,10 @@ class Kernel(Products):
             schedule="contraction", why=why, spans=spans, spills=SPILL if many or self.kept_rows else 0, tiling=self.record(),
         )  # fmt: skip
 
+    def fed(self) -> frozenset[str]:
+        """Buffers that threads read in vectors on their way to shared memory."""
+        return frozenset()
+
     def described(self) -> str:
         """Its tiles, warpgroups, stages and instructions in words."""
         form = self.form
@@ -354,6 +358,7 @@ def emitted(kernel: Kernel, code: KernelCode) -> Emitted:
     aligned = {u.buffer.id for o in kernel.units() for u in (o.a, o.b)} | {s.buffer for s, _ in kernel.staged}
     if kernel.residual:
         aligned.add(kernel.residual[0].buffer)
+    aligned |= kernel.fed()
     launch = Launch(code.name, grid(blocks), kernel.w.arguments)
     if kernel.parts is None:
         return Emitted((code,), (launch,), (), frozenset(aligned))
